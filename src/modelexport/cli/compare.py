@@ -7,23 +7,15 @@ from typing import Any
 
 import click
 
-from modelexport.cli.options import (
-    Report,
-    model_argument,
-    quiet_run,
-    repeated_options,
-    report_options,
-    source_option,
-    spare_inputs,
-)
+from modelexport.cli import options as cli
 from modelexport.errors import UserError
 
 
 @click.command()
-@model_argument("a")
-@model_argument("b")
-@report_options("summary", "json")
-def compare(a: Path, b: Path, report: Report) -> int:
+@cli.model_argument("a")
+@cli.model_argument("b")
+@cli.report_options("summary", "json")
+def compare(a: Path, b: Path, report: cli.Report) -> int:
     """Show what differs between the files A and B, module by module.
 
     Modules are aligned by their path; all calls of a module count together. Exits with 1 if anything differs.
@@ -31,23 +23,23 @@ def compare(a: Path, b: Path, report: Report) -> int:
     from modelexport.api.read import compare as compare_models
     from modelexport.show.text.checks import comparison_tables
 
-    spare_inputs(report.output, a, b)
+    cli.spare_inputs(report.output, a, b)
     comparison = compare_models(a, b)
     report.show_unless_quiet(comparison, lambda: comparison_tables(comparison, verbose=report.verbose))
     return 0 if comparison.identical else 1
 
 
 @click.command()
-@model_argument("left")
-@model_argument("right")
+@cli.model_argument("left")
+@cli.model_argument("right")
 @click.option(
     "--left-module", metavar="MODULE", help="Compare this module of LEFT alone; `block#2` is one call, `(model)` all."
 )
 @click.option("--right-module", metavar="MODULE", help="With this one of RIGHT; the same as that of LEFT if left out.")
 @click.option("--no-weights", is_flag=True, help="Do not read large weights.")
 @click.option("--cost/--no-cost", default=None, help="Count what modules that differ take; by default, if quick.")
-@report_options("summary", "json", "html")
-def diff(left: Path, right: Path, no_weights: bool, report: Report, **options: Any) -> int:
+@cli.report_options("summary", "json", "html")
+def diff(left: Path, right: Path, no_weights: bool, report: cli.Report, **options: Any) -> int:
     """Show what changed from the file LEFT to the file RIGHT.
 
     \b
@@ -68,8 +60,9 @@ def diff(left: Path, right: Path, no_weights: bool, report: Report, **options: A
     from modelexport.show.text.console import emit
     from modelexport.show.text.diff import diff_summary
 
-    spare_inputs(report.output, left, right)
+    cli.spare_inputs(report.output, left, right)
     differences = diff_files(left, right, weights=not no_weights, **options)
+    # Not by `report.show`: both texts are made of lines that are written as they are, without rich.
     if report.form == "html":
         emit(diff_html(differences), report.output)
     elif report.form == "json":
@@ -80,15 +73,15 @@ def diff(left: Path, right: Path, no_weights: bool, report: Report, **options: A
 
 
 @click.command()
-@model_argument("file")
-@source_option(required=False, purpose="With --against, it only makes the inputs.")
+@cli.model_argument("file")
+@cli.source_option(required=False, purpose="With --against, it only makes the inputs.")
 @click.option(
     "--against",
     type=click.Path(path_type=Path),
     metavar="OTHER",
     help="Another ONNX file of the same model to compare with.",
 )
-@repeated_options
+@cli.repeated_options
 @click.option(
     "--samples", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Make so many inputs."
 )
@@ -104,7 +97,7 @@ def diff(left: Path, right: Path, no_weights: bool, report: Report, **options: A
 )
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show so many modules.")
 @click.option("--all", "everything", is_flag=True, help="Show all modules.")
-@report_options("text", "json", "csv")
+@cli.report_options("text", "json", "csv")
 def verify(  # noqa: PLR0913 - one for each option that is about what is shown
     *,
     file: Path,
@@ -114,7 +107,7 @@ def verify(  # noqa: PLR0913 - one for each option that is about what is shown
     sort: str | None,
     top: int | None,
     everything: bool,
-    report: Report,
+    report: cli.Report,
     **options: Any,
 ) -> int:
     """Check by values that FILE computes what its model computes, and that its nodes are credited to the right modules.
@@ -126,6 +119,7 @@ def verify(  # noqa: PLR0913 - one for each option that is about what is shown
     Both run on the same inputs, and what every module call is given and returns is compared. The first module whose
     inputs agree and whose outputs do not is named. Exits with 1 if numbers differ or an attribution is contradicted.
     """
+    # Before the imports below: a wrong call is answered at once, and not after torch has been imported.
     if options["model"] is None and against is None:
         raise UserError(
             f"there is nothing to compare {file} with",
@@ -137,8 +131,8 @@ def verify(  # noqa: PLR0913 - one for each option that is about what is shown
     from modelexport.show.text.verification import verification_tables
     from modelexport.show.text.verification_rows import Shown
 
-    spare_inputs(report.output, file, *([against] if against else []), *inputs)
-    with quiet_run(report.verbosity) as progress:
+    cli.spare_inputs(report.output, file, *([against] if against else []), *inputs)
+    with cli.quiet_run(report.verbosity) as progress:
         result = verify_file(
             file, against=against, inputs=inputs or None, proof=not no_proof, progress=progress, **options
         )

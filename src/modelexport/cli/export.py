@@ -7,27 +7,16 @@ from typing import Any
 
 import click
 
-from modelexport.cli.options import (
-    Report,
-    export_options,
-    loading_options,
-    model_argument,
-    quiet_run,
-    report_options,
-    source_option,
-    spare_inputs,
-    tagging_options,
-    target_option,
-)
+from modelexport.cli import options as cli
 from modelexport.errors import printable
 
 
 @click.command()
-@source_option()
-@target_option("The .onnx file.")
-@export_options
-@report_options("text", "json", to_file=False)
-def export(model: str, output: Path, no_check: bool, report: Report, **options: Any) -> int:
+@cli.source_option()
+@cli.target_option("The .onnx file.")
+@cli.export_options
+@cli.report_options("text", "json", to_file=False)
+def export(model: str, output: Path, no_check: bool, report: cli.Report, **options: Any) -> int:
     """Export MODEL to ONNX, and record which of its modules produced each node.
 
     Exits with 1 if the file's outputs differ from PyTorch's.
@@ -35,9 +24,10 @@ def export(model: str, output: Path, no_check: bool, report: Report, **options: 
     from modelexport.api.export import export as export_model
     from modelexport.show.text.written_files import export_lines
 
-    with quiet_run(report.verbosity) as progress:
+    with cli.quiet_run(report.verbosity) as progress:
         result = export_model(model, output, no_check=no_check, verbose=report.verbose, progress=progress, **options)
     report.show_unless_quiet(result, lambda: export_lines(result, verbose=report.verbose))
+    # None: with --no-check nothing was compared, and nothing is claimed.
     if result.check is None or result.check.ok:
         return 0
     if report.verbosity.quiet and report.form == "text":
@@ -47,10 +37,10 @@ def export(model: str, output: Path, no_check: bool, report: Report, **options: 
 
 
 @click.command()
-@model_argument("file")
-@source_option()
-@target_option("The tagged file.")
-@loading_options
+@cli.model_argument("file")
+@cli.source_option()
+@cli.target_option("The tagged file.")
+@cli.loading_options
 @click.option(
     "--strategy",
     default="all",
@@ -58,9 +48,9 @@ def export(model: str, output: Path, no_check: bool, report: Report, **options: 
     metavar="NAME",
     help="How nodes are attributed: all, enhanced_semantic, htp, fx_graph, usage_based or universal.",
 )
-@tagging_options
-@report_options("text", "json", to_file=False)
-def attach(file: Path, model: str, output: Path, report: Report, **options: Any) -> int:
+@cli.tagging_options
+@cli.report_options("text", "json", to_file=False)
+def attach(file: Path, model: str, output: Path, report: cli.Report, **options: Any) -> int:
     """Find out which module of MODEL made each node of FILE, which another tool exported, and write a tagged copy.
 
     MODEL runs once and so does FILE: what they compute and the weights that they have in common tell the nodes apart.
@@ -69,24 +59,24 @@ def attach(file: Path, model: str, output: Path, report: Report, **options: Any)
     from modelexport.api.attach import attach as attach_model
     from modelexport.show.text.written_files import export_lines
 
-    with quiet_run(report.verbosity) as progress:
+    with cli.quiet_run(report.verbosity) as progress:
         result = attach_model(file, model, output, progress=progress, **options)
     report.show_unless_quiet(result, lambda: export_lines(result, verbose=report.verbose))
     return 0
 
 
 @click.command()
-@model_argument("file")
-@source_option()
-@loading_options
-@report_options("text", "json")
-def strategies(file: Path, model: str, report: Report, **options: Any) -> int:
+@cli.model_argument("file")
+@cli.source_option()
+@cli.loading_options
+@cli.report_options("text", "json")
+def strategies(file: Path, model: str, report: cli.Report, **options: Any) -> int:
     """Judge FILE, which was made from MODEL, by every strategy: what each covers, where they agree, and where not."""
     from modelexport.api.attach import compare_strategies
     from modelexport.show.text.checks import score_tables
 
-    spare_inputs(report.output, file)
-    with quiet_run(report.verbosity) as progress:
+    cli.spare_inputs(report.output, file)
+    with cli.quiet_run(report.verbosity) as progress:
         scores = compare_strategies(file, model, progress=progress, **options)
     report.show(scores, lambda: score_tables(scores))
     return 0

@@ -160,9 +160,9 @@ def spare_inputs(output: Path | None, *inputs: Path) -> None:
 
 
 _FILE = click.Path(path_type=Path)
-
 _SAMPLES = "Make so many inputs."
 
+# Tuples and not decorators, because verbs combine them: what is in a tuple stands in the help text in this order.
 _LOADING = (
     click.option("--task", metavar="NAME", help="The task that chooses the Auto class, such as text-classification."),
     click.option("--dtype", metavar="NAME", help="Load weights as float32, float16, bfloat16 or float64."),

@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modelexport.cli.options import (
-    Report,
-    file_option,
-    made_input_options,
-    model_argument,
-    print_notes,
-    quiet_run,
-    report_options,
-    spare_inputs,
-    target_option,
-    tree_options,
-)
+from modelexport.cli import options as cli
 from modelexport.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,10 +19,10 @@ _DIGITS = 100
 
 
 @click.command()
-@model_argument("model")
+@cli.model_argument("model")
 @click.option("--filter-tag", metavar="TEXT", help="Only nodes whose tag contains TEXT, and their modules.")
-@report_options("summary", "detailed", "json", "csv")
-def analyze(model: Path, filter_tag: str | None, report: Report) -> int:
+@cli.report_options("summary", "detailed", "json", "csv")
+def analyze(model: Path, filter_tag: str | None, report: cli.Report) -> int:
     """Show what MODEL consists of: modules with their nodes, parameters and operators, and how well each node is known.
 
     \b
@@ -45,7 +34,7 @@ def analyze(model: Path, filter_tag: str | None, report: Report) -> int:
     from modelexport.api.read import analyze as analyze_model
     from modelexport.show.text.analysis import analysis_tables
 
-    spare_inputs(report.output, model)
+    cli.spare_inputs(report.output, model)
     analysis = analyze_model(model, filter_tag)
     detailed = report.form == "detailed" or report.verbose  # -v asks for the same
     report.show(analysis, lambda: analysis_tables(analysis, detailed=detailed))
@@ -53,12 +42,12 @@ def analyze(model: Path, filter_tag: str | None, report: Report) -> int:
 
 
 @click.command()
-@model_argument("model")
+@cli.model_argument("model")
 @click.option("--check-consistency", is_flag=True, help="Also find attributions that dataflow rules out.")
 @click.option("--repair", is_flag=True, help="First rewrite the keys on the nodes from the record.")
-@target_option("Write the repaired model to FILE instead of MODEL.", required=False)
-@report_options("text", "json", to_file=False)
-def validate(model: Path, check_consistency: bool, repair: bool, output: Path | None, report: Report) -> int:
+@cli.target_option("Write the repaired model to FILE instead of MODEL.", required=False)
+@cli.report_options("text", "json", to_file=False)
+def validate(model: Path, check_consistency: bool, repair: bool, output: Path | None, report: cli.Report) -> int:
     """Check that MODEL is valid, that its record belongs to it, and that its tags agree with the record.
 
     Exits with 1 if there is an error.
@@ -74,10 +63,10 @@ def validate(model: Path, check_consistency: bool, repair: bool, output: Path | 
 
 
 @click.command()
-@model_argument("model")
+@cli.model_argument("model")
 @click.argument("query", metavar="QUERY")
-@report_options("table", "names", "json")
-def query(model: Path, query: str, report: Report) -> int:
+@cli.report_options("table", "names", "json")
+def query(model: Path, query: str, report: cli.Report) -> int:
     """List the nodes of MODEL that QUERY means.
 
     \b
@@ -102,25 +91,25 @@ def query(model: Path, query: str, report: Report) -> int:
     from modelexport.show.text.analysis import query_names, query_table
     from modelexport.show.text.console import emit
 
-    spare_inputs(report.output, model)
+    cli.spare_inputs(report.output, model)
     answer = answer_query(model, query)
     if report.form == "names":
         emit(query_names(answer), report.output)
     else:
         report.show(answer, lambda: query_table(answer))
-    print_notes(answer.remarks, report.verbosity)
+    cli.print_notes(answer.remarks, report.verbosity)
     return 0
 
 
 @click.command()
-@model_argument("file")
+@cli.model_argument("file")
 @click.option("--at", multiple=True, metavar="AXIS=SIZE,…", help="Sizes of axes that the file leaves open; repeatable.")
 @click.option(
     "--by", type=click.Choice(["module", "node"]), default="module", show_default=True, help="What a row is about."
 )
-@tree_options
-@report_options("text", "json", "csv")
-def cost(file: Path, at: tuple[str, ...], by: str, report: Report, **tree: Any) -> int:
+@cli.tree_options
+@cli.report_options("text", "json", "csv")
+def cost(file: Path, at: tuple[str, ...], by: str, report: cli.Report, **tree: Any) -> int:
     """Count what FILE takes: FLOPs, parameters, bytes of weights and of activations, module by module.
 
     \b
@@ -139,9 +128,10 @@ def cost(file: Path, at: tuple[str, ...], by: str, report: Report, **tree: Any) 
     from modelexport.api.read import cost as count_cost
     from modelexport.show.text.cost_and_profile import cost_tables, node_tables
 
-    spare_inputs(report.output, file)
+    cli.spare_inputs(report.output, file)
     counted = count_cost(file, parse_sizes(at))
 
+    # Made only for text: JSON and CSV never build a table.
     def view() -> Iterator[RenderableType]:
         if by == "node":
             return node_tables(counted, verbose=report.verbose)
@@ -159,14 +149,15 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
         if not equals or not name or not number.isascii() or not number.isdecimal() or len(number) > _DIGITS:
             shown = item if len(item) <= _DIGITS else f"{item[:_DIGITS]}…"
             raise UserError(f"--at {shown!r} is no size of an axis", "Write it like --at batch=8,sequence=128.")
+        # The same size twice is no contradiction: scripts put options together.
         if sizes.setdefault(name, int(number)) != int(number):
             raise UserError(f"--at gives the axis {name!r} two sizes: {sizes[name]} and {number}", "Give it one.")
     return sizes
 
 
 @click.command()
-@model_argument("file")
-@file_option("--before", help="A tagged file that FILE was made from; asked instead of its record.")
+@cli.model_argument("file")
+@cli.file_option("--before", help="A tagged file that FILE was made from; asked instead of its record.")
 @click.option("--runs", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Runs that count.")
 @click.option(
     "--warmup", type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Runs before them."
@@ -180,11 +171,11 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
 )
 @click.option("--providers", metavar="NAMES", default="", help="Of ONNX Runtime, the preferred first: CUDA,CPU.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, metavar="N", help="Threads for one operator; 0: all.")
-@file_option("--inputs", help="An .npz file with the inputs themselves.")
-@made_input_options()
-@file_option("--trace", help="Write a trace for Perfetto or speedscope.")
-@tree_options
-@report_options("text", "json", "csv")
+@cli.file_option("--inputs", help="An .npz file with the inputs themselves.")
+@cli.made_input_options()
+@cli.file_option("--trace", help="Write a trace for Perfetto or speedscope.")
+@cli.tree_options
+@cli.report_options("text", "json", "csv")
 def profile(
     *,
     file: Path,
@@ -192,7 +183,7 @@ def profile(
     trace: Path | None,
     depth: int | None,
     everything: bool,
-    report: Report,
+    report: cli.Report,
     **options: Any,
 ) -> int:
     """Run FILE in ONNX Runtime and show in which module its time goes.
@@ -217,11 +208,12 @@ def profile(
     asked = [path for path in (file, options["before"], options["inputs"]) if path is not None]
     targets = [path for path in (report.output, trace) if path is not None]
     for target in targets:
-        spare_inputs(target, *asked)
+        cli.spare_inputs(target, *asked)
     ensure_targets(targets)  # before anything runs, and before one file is written without the other
     names = [name.strip() for name in providers.split(",") if name.strip()]
-    with quiet_run(report.verbosity) as progress:
+    with cli.quiet_run(report.verbosity) as progress:
         result = profile_file(file, providers=names, progress=progress, **options)
+    # First the trace: the table may say by its exit code that something is wrong, and the trace shows what.
     if trace is not None:
         emit(profile_trace(result), trace)
     report.show_unless_quiet(

@@ -8,31 +8,24 @@ from typing import Any
 
 import click
 
-from modelexport.cli.options import (
-    Verbosity,
-    file_option,
-    model_argument,
-    print_notes,
-    target_option,
-    verbosity_options,
-)
+from modelexport.cli import options as cli
 from modelexport.cli.read import parse_sizes
 from modelexport.errors import printable
 
 
 @click.command()
-@model_argument("model")
-@target_option("Write the page to FILE; beside MODEL if it is left out.", required=False)
-@file_option(
+@cli.model_argument("model")
+@cli.target_option("Write the page to FILE; beside MODEL if it is left out.", required=False)
+@cli.file_option(
     "--overlay", "overlays", help="What `profile` or `verify` wrote with --format json; repeatable.", multiple=True
 )
-@file_option("--against", help="Colour modules by how they differ from those of this file.")
+@cli.file_option("--against", help="Colour modules by how they differ from those of this file.")
 @click.option(
     "--at", multiple=True, metavar="AXIS=SIZE,…", help="Sizes of axes that the file leaves open, for FLOPs; repeatable."
 )
 @click.option("--serve", is_flag=True, help="Serve the page on this machine instead of writing it.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="For --serve; 0 is any free one.")
-@verbosity_options
+@cli.verbosity_options
 def view(  # noqa: PLR0913 - one for each option
     *,
     model: Path,
@@ -42,7 +35,7 @@ def view(  # noqa: PLR0913 - one for each option
     at: tuple[str, ...],
     serve: bool,
     port: int,
-    verbosity: Verbosity,
+    verbosity: cli.Verbosity,
 ) -> int:
     """Write one HTML page that shows MODEL: its modules, what they cost, what flows between them, how it is known.
 
@@ -61,14 +54,14 @@ def view(  # noqa: PLR0913 - one for each option
     from modelexport.api.view import make_page, serve_page
     from modelexport.api.view import view as view_file
 
-    sizes = parse_sizes(at)
+    sizes = parse_sizes(at)  # before the model is read
     if serve:
         page = make_page(model, overlays=overlays, against=against, at=sizes)
-        print_notes(_marked(page.notes), verbosity)
+        cli.print_notes(_marked(page.notes), verbosity)
         serve_page(page, port, lambda url: click.echo(f"{url}  (Ctrl-C ends)"))
         return 0
     result = view_file(model, output, overlays=overlays, against=against, at=sizes)
-    print_notes(_marked(result.page.notes), verbosity)
+    cli.print_notes(_marked(result.page.notes), verbosity)
     if not verbosity.quiet:
         from modelexport.show.text.console import bytes_text
 
@@ -81,23 +74,23 @@ def _marked(notes: Iterable[str]) -> list[str]:
 
 
 @click.command()
-@model_argument("model")
+@cli.model_argument("model")
 # No click.Choice: an unknown format is answered with the nearest.
 @click.option("--to", required=True, metavar="FORMAT", help="model-explorer, graphml, dot, mermaid, csv or netron.")
-@target_option("Write to FILE instead of standard output.", required=False)
+@cli.target_option("Write to FILE instead of standard output.", required=False)
 @click.option(
     "--depth", type=click.IntRange(min=1), metavar="N", help="Draw modules so many levels deep; for dot and mermaid."
 )
-@file_option(
+@cli.file_option(
     "--overlay",
     "overlays",
     help="What profile or verify wrote with --format json; repeatable; for model-explorer.",
     multiple=True,
 )
-@file_option("--against", help="Another model to show beside this one; for model-explorer.")
-@verbosity_options
+@cli.file_option("--against", help="Another model to show beside this one; for model-explorer.")
+@cli.verbosity_options
 def convert(
-    *, model: Path, to: str, output: Path | None, depth: int | None, verbosity: Verbosity, **beside: Any
+    *, model: Path, to: str, output: Path | None, depth: int | None, verbosity: cli.Verbosity, **beside: Any
 ) -> int:
     """Write MODEL as other viewers show it, grouped by module.
 
@@ -122,7 +115,7 @@ def convert(
 
         converted = convert_file(model, output, to, depth=depth, **beside)
         notes = (*converted.notes, *(f"wrote {path}" for path in converted.files))
-    print_notes(notes, verbosity)
+    cli.print_notes(notes, verbosity)
     return 0
 
 
@@ -132,6 +125,7 @@ def _print(model: Path, to: str, depth: int | None, *, is_alone: bool) -> tuple[
     if not is_alone:
         raise click.UsageError("--overlay and --against write further files: give the name of the first with -o")
     converted = convert_text(model, to, depth=depth)
+    # As the parts come: the text of a large model is never in memory as a whole.
     for part in converted.parts:
         click.echo(part, nl=False)
     return converted.notes

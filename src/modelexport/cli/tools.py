@@ -7,27 +7,19 @@ from typing import Any
 
 import click
 
-from modelexport.cli.options import (
-    Report,
-    embed_option,
-    file_option,
-    made_input_options,
-    model_argument,
-    quiet_run,
-    report_options,
-    target_option,
-)
+from modelexport.cli import options as cli
 
+# The names of `QuantType` in onnxruntime.quantization, less their Q, in lower case; float8 is QFLOAT8E4M3FN.
 _TYPES = ("int8", "uint8", "int16", "uint16", "int4", "uint4", "float8")
 
 
 @click.command()
 @click.argument("files", metavar="[BEFORE] AFTER", type=click.Path(path_type=Path), nargs=-1, required=True)
-@target_option("Write AFTER with its new record.", required=False)
+@cli.target_option("Write AFTER with its new record.", required=False)
 @click.option("--tool", default="", metavar="NAME", help="Who made AFTER; it is written into the evidence.")
-@embed_option()
-@report_options("text", "json", to_file=False)
-def relink(files: tuple[Path, ...], output: Path | None, tool: str, embed: str, report: Report) -> int:
+@cli.embed_option()
+@cli.report_options("text", "json", to_file=False)
+def relink(files: tuple[Path, ...], output: Path | None, tool: str, embed: str, report: cli.Report) -> int:
     """Find out which module each node of AFTER belongs to, which an optimizer or quantizer made of BEFORE.
 
     \b
@@ -43,22 +35,22 @@ def relink(files: tuple[Path, ...], output: Path | None, tool: str, embed: str, 
     from modelexport.show.text.written_files import lineage_lines
 
     before = files[0] if len(files) > 1 else None  # else what `export` planted in the file
-    with quiet_run(report.verbosity) as progress:
+    with cli.quiet_run(report.verbosity) as progress:
         result = relink_file(files[-1], output, before=before, tool=tool, embed=embed, progress=progress)
     report.show_unless_quiet(result, lambda: lineage_lines(result, verbose=report.verbose))
     return 0 if result.ok else 1
 
 
 @click.command("run-tool")
-@model_argument("file")
+@cli.model_argument("file")
 @click.option("--tool", required=True, metavar="NAME", help="One of those below, or several: int8+ort:all.")
-@target_option("The tagged file.")
-@file_option("--inputs", help="An .npz file with inputs, for quantizers and for the check.")
-@made_input_options(samples=4)
+@cli.target_option("The tagged file.")
+@cli.file_option("--inputs", help="An .npz file with inputs, for quantizers and for the check.")
+@cli.made_input_options(samples=4)
 @click.option("--no-check", is_flag=True, help="Do not run what the tool made.")
-@embed_option("As for relink.")
-@report_options("text", "json", to_file=False)
-def run_tool(file: Path, output: Path, no_check: bool, report: Report, **options: Any) -> int:
+@cli.embed_option("As for relink.")
+@cli.report_options("text", "json", to_file=False)
+def run_tool(file: Path, output: Path, no_check: bool, report: cli.Report, **options: Any) -> int:
     """Run an optimizer, converter or quantizer on a tagged FILE, and carry its record to what comes out.
 
     \b
@@ -74,15 +66,15 @@ def run_tool(file: Path, output: Path, no_check: bool, report: Report, **options
     from modelexport.api.run_tool import run_tool as run
     from modelexport.show.text.written_files import lineage_lines
 
-    with quiet_run(report.verbosity) as progress:
+    with cli.quiet_run(report.verbosity) as progress:
         result = run(file, output=output, check=not no_check, progress=progress, **options)
     report.show_unless_quiet(result, lambda: lineage_lines(result, verbose=report.verbose))
     return 0 if result.ok else 1
 
 
 @click.command()
-@model_argument("file")
-@target_option("The quantized, tagged file.")
+@cli.model_argument("file")
+@cli.target_option("The quantized, tagged file.")
 @click.option("--exclude", multiple=True, metavar="QUERY", help="Leave these nodes in float; repeatable.")
 @click.option("--include", multiple=True, metavar="QUERY", help="Quantize none but these nodes; repeatable.")
 @click.option("--static", is_flag=True, help="Quantize activations by what they are while the model runs.")
@@ -104,12 +96,12 @@ def run_tool(file: Path, output: Path, no_check: bool, report: Report, **options
 @click.option("--op-types", metavar="OP,…", default="", help="Quantize these operators only.")
 @click.option("--per-channel", is_flag=True, help="A scale for each channel of a weight.")
 @click.option("--reduce-range", is_flag=True, help="Weights of 7 bits, for CPUs without VNNI.")
-@made_input_options(samples=4)
+@cli.made_input_options(samples=4)
 @click.option("--no-check", "check", flag_value=False, default=True, help="Do not run what the quantizer made.")
 @click.option("--report", is_flag=True, help="Compare with FILE: what did each module lose?")
-@embed_option("As for relink.")
-@report_options("text", "json", to_file=False, keyword="shown")
-def quantize(file: Path, output: Path, op_types: str, shown: Report, **options: Any) -> int:
+@cli.embed_option("As for relink.")
+@cli.report_options("text", "json", to_file=False, keyword="shown")
+def quantize(file: Path, output: Path, op_types: str, shown: cli.Report, **options: Any) -> int:
     """Quantize a tagged FILE with ONNX Runtime, but for the nodes that a query means; its record goes along.
 
     \b
@@ -123,7 +115,7 @@ def quantize(file: Path, output: Path, op_types: str, shown: Report, **options: 
     from modelexport.show.text.written_files import quantization_lines
 
     types = tuple(name.strip() for name in op_types.split(",") if name.strip())
-    with quiet_run(shown.verbosity) as progress:
+    with cli.quiet_run(shown.verbosity) as progress:
         result = quantize_file(file, output, op_types=types, progress=progress, **options)
     shown.show_unless_quiet(result, lambda: quantization_lines(result, verbose=shown.verbose))
     return 0 if result.ok else 1

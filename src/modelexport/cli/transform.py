@@ -7,39 +7,28 @@ from typing import Any
 
 import click
 
-from modelexport.cli.options import (
-    Report,
-    Verbosity,
-    embed_option,
-    file_option,
-    loading_options,
-    model_argument,
-    print_notes,
-    quiet_run,
-    report_options,
-    source_option,
-    target_option,
-    verbosity_options,
-)
+from modelexport.cli import options as cli
 from modelexport.errors import UserError, printable
 from modelexport.record.results.files import TOLERANCE
 
 
 @click.command()
-@model_argument("file")
+@cli.model_argument("file")
 @click.argument("modules", metavar="MODULE|QUERY...", nargs=-1, required=True)
-@target_option("The file to write.")
+@cli.target_option("The file to write.")
 @click.option("--verify", is_flag=True, help="Compare it with the PyTorch module; needs -m.")
-@source_option(required=False, purpose="Implies --verify.")
+@cli.source_option(required=False, purpose="Implies --verify.")
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
     help=f"Absolute and relative, for --verify; {TOLERANCE:g} if not given, more for types with few bits.",
 )
-@embed_option()
-@loading_options
-@report_options("text", "json", to_file=False)
-def extract(file: Path, modules: tuple[str, ...], output: Path, verify: bool, report: Report, **options: Any) -> int:
+@cli.embed_option()
+@cli.loading_options
+@cli.report_options("text", "json", to_file=False)
+def extract(
+    file: Path, modules: tuple[str, ...], output: Path, verify: bool, report: cli.Report, **options: Any
+) -> int:
     """Write a part of FILE as a file of its own: a module, a call of one, several modules, or what a query means.
 
     \b
@@ -55,15 +44,15 @@ def extract(file: Path, modules: tuple[str, ...], output: Path, verify: bool, re
     from modelexport.api.extract import extract as extract_part
     from modelexport.show.text.written_files import extraction_lines
 
-    with quiet_run(report.verbosity) as progress:
+    with cli.quiet_run(report.verbosity) as progress:
         result = extract_part(file, modules, output, progress=progress, **options)
     report.show_unless_quiet(result, lambda: extraction_lines(result, verbose=report.verbose))
     return 0 if result.ok else 1
 
 
 @click.command()
-@model_argument("model")
-@target_option("Write the folded file.")
+@cli.model_argument("model")
+@cli.target_option("Write the folded file.")
 @click.option(
     "--class",
     "classes",
@@ -71,8 +60,8 @@ def extract(file: Path, modules: tuple[str, ...], output: Path, verify: bool, re
     multiple=True,
     help="Fold modules of this class only, also if there is one; can be given several times.",
 )
-@report_options("text", "json", to_file=False)
-def fold(model: Path, output: Path, classes: tuple[str, ...], report: Report) -> int:
+@cli.report_options("text", "json", to_file=False)
+def fold(model: Path, output: Path, classes: tuple[str, ...], report: cli.Report) -> int:
     """Make the modules of MODEL that repeat into ONNX functions, nested as the modules are.
 
     \b
@@ -91,10 +80,10 @@ def fold(model: Path, output: Path, classes: tuple[str, ...], report: Report) ->
 
 
 @click.command()
-@model_argument("model")
-@target_option("Write the flat file.")
-@report_options("text", "json", to_file=False)
-def flatten(model: Path, output: Path, report: Report) -> int:
+@cli.model_argument("model")
+@cli.target_option("Write the flat file.")
+@cli.report_options("text", "json", to_file=False)
+def flatten(model: Path, output: Path, report: cli.Report) -> int:
     """Put functions in the place of their calls.
 
     \b
@@ -112,12 +101,12 @@ def flatten(model: Path, output: Path, report: Report) -> int:
 
 
 @click.command()
-@model_argument("model")
-@target_option("The file without them.")
+@cli.model_argument("model")
+@cli.target_option("The file without them.")
 @click.option("--keep", multiple=True, metavar="KEY,…", help="Keys that stay; those below.")
 @click.option("--exporter-metadata", is_flag=True, help="Also remove what torch writes on nodes.")
-@verbosity_options
-def strip(model: Path, output: Path, keep: tuple[str, ...], exporter_metadata: bool, verbosity: Verbosity) -> int:
+@cli.verbosity_options
+def strip(model: Path, output: Path, keep: tuple[str, ...], exporter_metadata: bool, verbosity: cli.Verbosity) -> int:
     """Write MODEL without what this tool has put into it: the record, and the keys on its nodes.
 
     \b
@@ -129,10 +118,11 @@ def strip(model: Path, output: Path, keep: tuple[str, ...], exporter_metadata: b
     from modelexport.api.fold import strip as strip_file
     from modelexport.show.text.console import bytes_text, counted
 
+    # Both `--keep tag,role` and `--keep tag --keep role`.
     names = [name.strip() for text in keep for name in text.split(",") if name.strip()]
     stripped = strip_file(model, output, keep=names, exporter_metadata=exporter_metadata)
     if not verbosity.quiet:
-        for path in stripped.files:
+        for path in stripped.files:  # weights in a file of their own are copied beside it
             click.echo(printable(f"wrote {path} ({bytes_text(path.stat().st_size)})"))
         click.echo(f"{counted(stripped.removed, 'key')} removed" if stripped.removed else "there was nothing to remove")
         if stripped.absent:
@@ -141,18 +131,18 @@ def strip(model: Path, output: Path, keep: tuple[str, ...], exporter_metadata: b
 
 
 @click.command()
-@model_argument("model")
+@cli.model_argument("model")
 @click.argument("query", metavar="QUERY...", nargs=-1, required=True)
 @click.option("--for", "dialect", required=True, metavar="TOOL", help="Who is to read it: one of those above.")
-@target_option("Write to FILE instead of standard output; for layer-ann, the annotated model.", required=False)
-@file_option("--named", help="Also write a copy of MODEL in which every node has a name that the tool can be told.")
+@cli.target_option("Write to FILE instead of standard output; for layer-ann, the annotated model.", required=False)
+@cli.file_option("--named", help="Also write a copy of MODEL in which every node has a name that the tool can be told.")
 @click.option(
     "--precision", default="", metavar="TYPE", help="For tensorrt: fp32, fp16, bf16 or int8.  [default: fp32]"
 )
 @click.option("--device", multiple=True, metavar="NAME", help="For layer-ann: gpu, cpu, npu, …  [default: gpu]")
 @click.option("--label", multiple=True, metavar="NAME", help="For layer-ann: what the nodes are to be called.")
-@verbosity_options
-def select(model: Path, query: tuple[str, ...], dialect: str, verbosity: Verbosity, **options: Any) -> int:
+@cli.verbosity_options
+def select(model: Path, query: tuple[str, ...], dialect: str, verbosity: cli.Verbosity, **options: Any) -> int:
     """Select the nodes of MODEL that QUERY means, and write them the way that another tool wants them.
 
     \b
@@ -177,5 +167,5 @@ def select(model: Path, query: tuple[str, ...], dialect: str, verbosity: Verbosi
     if options["output"] is None or dialect == "layer-ann":  # whose output is the model; the text is for the session
         emit(selection.text)
     wrote = [f"wrote {path}" for path in selection.files]
-    print_notes([*wrote, *selection.notes, f"{counted(len(selection.nodes), 'node')} selected"], verbosity)
+    cli.print_notes([*wrote, *selection.notes, f"{counted(len(selection.nodes), 'node')} selected"], verbosity)
     return 0

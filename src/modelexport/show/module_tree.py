@@ -28,10 +28,8 @@ from typing import Generic, Protocol, TypeVar
 from modelexport.errors import some_of
 from modelexport.record.hierarchy import ModuleCall, parent_path
 
-# A step of a path that is a number: `layer.3.fc1` has one, 3.
-_NUMBER = re.compile(r"(?<![^.#])(\d+)(?![^.#])")
-# Paths that have no common pattern are listed, up to so many.
-_LISTED_PATHS = 8
+_NUMBER = re.compile(r"(?<![^.#])(\d+)(?![^.#])")  # a step of a path that is a number: `layer.3.fc1` has one, 3
+_LISTED_PATHS = 8  # of those that have no common pattern
 
 
 class HasPath(Protocol):
@@ -127,6 +125,7 @@ class Branch(Generic[Item]):
 
     @property
     def label(self) -> str:
+        """`[0-5]` for modules that are one row: their names are numbers, and neighbours."""
         return self.names[0] if len(self.names) == 1 else f"[{self.names[0]}-{self.names[-1]}]"
 
 
@@ -150,6 +149,7 @@ def grouped_rows(items: Sequence[Item], shown: Callable[[Item], Hashable], most:
     if most and len(items) > most:
         branches = tuple(_group_siblings(branches))
     depth = _deepest(branches)
+    # Two levels at least: the model and its parts, however many these are.
     while most and depth > 2 and _row_count(branches, depth) > most:
         depth -= 1
     return list(_rows(branches, depth))
@@ -182,12 +182,14 @@ def _deepest(branches: Sequence[Branch[Item]]) -> int:
 
 
 def _row_count(branches: Sequence[Branch[Item]], depth: int) -> int:
+    """How many rows a tree has if it is cut at a depth."""
     return sum(1 + _row_count(branch.inside, depth - 1) for branch in branches) if depth else 0
 
 
 def _rows(
     branches: Sequence[Branch[Item]], depth: int, guide: str = "", top: bool = True
 ) -> Iterator[GroupedRow[Item]]:
+    """Guides are drawn from what is after a row: a line goes on below it only if a sibling follows."""
     for number, branch in enumerate(branches, 1):
         mark, below = ("", "") if top else ("└ ", "  ") if number == len(branches) else ("├ ", "│ ")
         hidden = sum(inner.size for inner in branch.inside) if depth == 1 else 0
@@ -212,6 +214,7 @@ def join_paths(paths: Sequence[str]) -> str:
     if len(paths) == 1:
         return paths[0] or "(model)"
     columns = list(zip(*map(path_numbers, paths), strict=True))
+    # `{0,1}.{2,3}` means four paths: if there are only three, the pattern would name one that is not meant.
     if math.prod(len(set(column)) for column in columns) != len(set(paths)):
         return some_of(paths, _LISTED_PATHS)
     texts = [_range(sorted(set(column))) for column in columns]

@@ -18,6 +18,9 @@ Notation, separated by blanks:
 Values are rendered by their type, so that all results agree: an enum by its value, a confidence by its label, a path
 and a module call as text, a polynomial of open axes as a number or an expression. JSON has no NaN and no infinity
 (https://www.rfc-editor.org/rfc/rfc8259#section-6): they become null there, and `nan` and `inf` in CSV.
+
+Text that a spreadsheet would run as a formula (https://owasp.org/www-community/attacks/CSV_Injection) is made harmless
+in CSV by `errors.cell`. Numbers are written as they are, also negative ones.
 """
 
 from __future__ import annotations
@@ -62,6 +65,7 @@ class ResultField:
     fields: Fields | None = None
 
     def value(self, item: object, result: object) -> object:
+        """Rounded here and not in the writer, so that JSON and CSV have the same digits."""
         value = self.read(item, result)
         return value if self.digits is None else _rounded(value, self.digits)
 
@@ -83,10 +87,12 @@ def computed(name: str, read: Callable[[Any], object], *, digits: int | None = N
 
 
 def constant(name: str, value: object) -> ResultField:
+    """For keys that tell documents apart, such as `schema` and `verb`."""
     return ResultField(name, lambda *_: value)
 
 
 def _parse_fields(text: str) -> Iterator[ResultField]:
+    """A word that is no notation is a mistake in a table, and fails when the module is imported."""
     for word in text.split():
         match = _NOTATION.fullmatch(word)
         if match is None:
@@ -144,6 +150,7 @@ class _Writer:
     result: object
 
     def value(self, value: Any) -> Any:
+        """By exact type first, then by table, then by shape; a named tuple with a table is an object and no list."""
         if type(value) in _PLAIN:  # most values are, and there are many of them
             return value
         if isinstance(value, Mapping):
@@ -159,15 +166,13 @@ class _Writer:
         """One object, key by key in the order of its table."""
         document: Json = {}
         for field in table:
-            value = field.value(item, self.result)
+            value: Any = field.value(item, self.result)
             if value or not field.empty:
-                document[field.name] = self._field_value(field, value)
+                items = None if field.fields is None else [self.document(item, field.fields) for item in value]
+                document[field.name] = self.value(value) if items is None else items
             elif field.empty == "?":
                 document[field.name] = None
         return document
-
-    def _field_value(self, field: ResultField, value: Any) -> Any:
-        return self.value(value) if field.fields is None else [self.document(item, field.fields) for item in value]
 
 
 def _scalar(value: Any) -> Any:

@@ -5,13 +5,22 @@ by a key that no other result has: `sum_check` is that of a profile, `numbers_ag
 be of the very file that is shown; but it must name modules that the model has, with the same classes.
 
 A new overlay is a class here, with the function that reads it, and a branch in `_parse_overlay`.
+
+    profile.json                              Profiled
+    {"path": "encoder.layer.0",               own["encoder.layer.0"] == 41.5
+     "self_us": 41.5, …}
+    {"key": "node_add", "time_us": 4.1,       kernels[3].owners == {"encoder.layer.0"}
+     "modules": ["encoder.layer.0#0"], …}
+
+Every value is checked for its type while it is read: the files come from wherever the user has them from, and the page
+would show what is in them.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +89,11 @@ class CallVerdict:
 
 @dataclass(frozen=True)
 class Verified:
+    """What was found of each call, and of the attribution of each node.
+
+    nodes  by key; empty if another graph was judged than that of the file, or attributions were not proved
+    """
+
     file: str
     reference: str
     calls: Mapping[ModuleCall, CallVerdict]
@@ -93,7 +107,14 @@ Overlay = Profiled | Verified
 
 def read_overlay(path: Path, hierarchy: Hierarchy) -> Overlay:
     """The overlay in a file; an error if it is none, or is about modules that the model does not have."""
-    document = _read_json(path)
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
+    # RecursionError: the parser recurses into lists in lists, which a damaged or hostile file may have thousands of.
+    except (ValueError, RecursionError) as error:
+        raise FileUnreadable(f"{path} is not JSON: {error}", "Write it again with `--format json`.") from error
     try:
         overlay = _parse_overlay(document)
     except _DAMAGE as error:
@@ -122,26 +143,28 @@ def _parse_overlay(document: object) -> Overlay | None:
 
 
 def _profiled(document: dict[str, Any]) -> Profiled:
+    """Times of modules are those of their own nodes: the page adds up what is inside by itself."""
     modules = document["modules"]
-    runs = f"{int(document['runs'])} runs, optimization {_text(document['optimization'])}"
     return Profiled(
         file=_text(document["file"]),
-        run=runs,
+        run=f"{int(document['runs'])} runs, optimization {_text(document['optimization'])}",
         own={_optional_text(item["path"]): _amount(item["self_us"]) for item in modules},
         classes={_text(item["path"]): _text(item["class"]) for item in modules if item["path"] is not None},
         kernels=tuple(map(_kernel, document["nodes"])),
-        notes=_texts(document["notes"]),
+        notes=tuple(map(_text, document["notes"])),
     )
 
 
 def _kernel(item: dict[str, Any]) -> KernelTime:
     """A kernel that does the work of several calls of one module has that module as owner once."""
     owners = frozenset(ModuleCall.parse(_text(owner)).path for owner in item["modules"])
+    # None: it belongs to no module; the empty path is the model itself.
     charged_to = _optional_text(item["charged_to"])
     return KernelTime(_text(item["key"]), _amount(item["time_us"]), charged_to, owners, bool(item["others"]))
 
 
 def _verified(document: dict[str, Any]) -> Verified:
+    """Calls are told apart by path and number: one module may agree in its first call and not in its second."""
     proof = document["proof"]
     # Nodes of the graph that ONNX Runtime made of the file are other nodes than those of the file.
     nodes = [] if proof is None or document["as_deployed"] else proof["nodes"]
@@ -151,24 +174,17 @@ def _verified(document: dict[str, Any]) -> Verified:
         calls={ModuleCall(_text(item["path"]), int(item["call"])): _call(item) for item in document["calls"]},
         classes={_text(item["path"]): _text(item["class"]) for item in document["calls"]},
         nodes={_text(item["key"]): Verdict(item["verdict"]) for item in nodes},
-        notes=_texts(document["notes"]),
+        notes=tuple(map(_text, document["notes"])),
     )
 
 
 def _call(item: dict[str, Any]) -> CallVerdict:
-    outputs = item["outputs"]
-    return CallVerdict(
-        status=Status(item["status"]),
-        sqnr=None if outputs is None else _decibels(outputs),
-        max_abs=None if outputs is None else _number(outputs["max_abs"]),
-        agrees=None if outputs is None else bool(outputs["agrees"]),
-        reason=_text(item["reason"]),
-    )
-
-
-def _decibels(outputs: dict[str, Any]) -> float:
-    """Of tensors that were compared. Where there is no number, there is nothing but noise."""
-    return math.inf if outputs["equal"] else _number(outputs["sqnr"]) or 0.0
+    status, reason, outputs = Status(item["status"]), _text(item["reason"]), item["outputs"]
+    if outputs is None:
+        return CallVerdict(status, None, None, None, reason)
+    # JSON has no infinity, so that null stands for equal tensors and for NaN alike; `equal` tells them apart.
+    sqnr = math.inf if outputs["equal"] else _number(outputs["sqnr"]) or 0.0
+    return CallVerdict(status, sqnr, _number(outputs["max_abs"]), bool(outputs["agrees"]), reason)
 
 
 def _text(value: object) -> str:
@@ -182,11 +198,8 @@ def _optional_text(value: object) -> str | None:
     return None if value is None else _text(value)
 
 
-def _texts(values: Iterable[object]) -> tuple[str, ...]:
-    return tuple(map(_text, values))
-
-
 def _number(value: object) -> float | None:
+    """`True` is an int for Python, and no number of a document."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -195,17 +208,8 @@ def _number(value: object) -> float | None:
 
 
 def _amount(value: object) -> float:
+    """A negative time would turn the gradient of colours round."""
     number = _number(value)
     if number is None or number < 0:
         raise ValueError(f"{value!r} stands where a time should")
     return number
-
-
-def _read_json(path: Path) -> object:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
-    except (ValueError, RecursionError) as error:
-        raise FileUnreadable(f"{path} is not JSON: {error}", "Write it again with `--format json`.") from error

@@ -8,6 +8,15 @@ raises `schema`. New columns go behind the others, because a reader may count th
     to_csv(mx.cost("bert.onnx"), "nodes")        the rows that are in COLUMNS
 
 A new output format of all verbs is a function beside these two.
+
+What is not an attribute of the result is computed here in one expression. More than that belongs into the result
+itself: figures are made in `inspect` and `verify`, where text and page find them too.
+
+    class            JSON                                   CSV
+    Analysis         file, nodes, modules, coverage, …      one row for each node
+    Cost             axes, total, modules, nodes, …         modules, or nodes
+    Profile          time_us, modules, nodes, …             modules
+    Verification     calls, outputs, proof, …               calls
 """
 
 from __future__ import annotations
@@ -60,11 +69,8 @@ def relations_of(result: files.RelinkResult) -> Mapping[Relation, int]:
 
 
 def _shares(tally: Tally, counts: Mapping[Any, int]) -> Mapping[Any, object]:
+    """Counts alone would make every reader divide, and shares alone hide that they are of three nodes."""
     return {what: {"count": n, "share": round(tally.share(n), _SHARE_DIGITS)} for what, n in counts.items()}
-
-
-def _time_share(module: ModuleTime, profile: Profile) -> float:
-    return module.time / profile.time if profile.time else 0.0
 
 
 def _number_or_text(number: float | None) -> float | str | None:
@@ -88,12 +94,15 @@ def _linked_nodes(result: files.RelinkResult) -> list[object]:
 
 
 def _shared_text(group: SharedTime) -> str:
+    """`query+key 12.5`: one cell for what is a list of objects in JSON."""
     return f"{'+'.join(path or '(model)' for path in group.modules)} {round(group.time, 3)}"
 
 
 _NODE_COUNT = computed("nodes", lambda result: len(result.provenance.nodes))
 _CONFIDENCES = computed("by_confidence", lambda result: tally_of(result.provenance).by_confidence)
-_TIME_SHARE = ResultField("share", _time_share, digits=_SHARE_DIGITS)
+_TIME_SHARE = ResultField(
+    "share", lambda module, run: module.time / run.time if run.time else 0.0, digits=_SHARE_DIGITS
+)
 _FALLBACK = ResultField("fallback_us", lambda module, profile: profile.fallback(module), digits=3)
 
 # A node as `query` shows it; elsewhere a node of a record is what NodeEntry says below.

@@ -7,6 +7,12 @@
 
 A node runs inside of its module, that inside of the one around it. Neighbours of one module become one bar. What
 several modules have in common is a bar of its own inside of the module around them, named after them all.
+
+    modelexport profile bert.onnx --trace trace.json      then open it at https://ui.perfetto.dev
+
+Bars are found in one pass over the kernels in the order of time. As long as the next kernel runs inside of the same
+modules, their bars grow; where it leaves a module, the bar of that module and of all inside of it end. A kernel of
+another run ends all of them, because a run is part of what a bar stands for.
 """
 
 from __future__ import annotations
@@ -72,7 +78,7 @@ def _bars(
     bars: list[_OpenBar] = []
     for event in events:
         stack = _stack(nodes[event.keys], event.run)
-        kept = 0
+        kept = 0  # levels on which the kernel runs inside of the same module as the one before it
         while kept < min(len(bars), len(stack)) and bars[kept].span == stack[kept]:
             kept += 1
         # A node with bodies ends after what runs inside of it; the bar of its module makes room for other modules.
@@ -110,6 +116,7 @@ def _stack(node: NodeTime, run: int) -> list[_Span]:
 
 
 def _kernel(event: KernelEvent, node: NodeTime, lane: int) -> Json:
+    """The lowest lane: what ONNX Runtime says it ran, with the modules that it does the work of."""
     modules = [str(owner) for owner in node.owners]
     return {
         **_bar(node.op_type, lane, event.start, event.duration),
@@ -118,4 +125,5 @@ def _kernel(event: KernelEvent, node: NodeTime, lane: int) -> Json:
 
 
 def _bar(name: str, lane: int, start: float, duration: float) -> Json:
+    """Times are microseconds, which is the unit of the format."""
     return {"ph": "X", "pid": 1, "tid": lane, "name": name, "ts": start, "dur": duration}

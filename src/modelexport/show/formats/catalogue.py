@@ -7,6 +7,11 @@ A new viewer format is a function from a `Drawing` to parts of text, in a file b
     dot                            every node up to 2,000, then modules
     mermaid                        modules: its own limits are 500 edges and 50,000 characters
     netron                         a copy of the model itself, written by the api
+
+What was left out to make a picture readable is said in a note, never silently:
+
+    $ modelexport convert model.onnx --to mermaid
+    modules are drawn, 2 levels deep
 """
 
 from __future__ import annotations
@@ -15,15 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from modelexport.errors import RecordMissing, UnknownName, UserError
-from modelexport.show.formats.dot_mermaid_graphml_csv import (
-    MOST_CHARACTERS,
-    MOST_EDGES,
-    dot,
-    fits_mermaid,
-    graphml,
-    mermaid,
-    table,
-)
+from modelexport.show.formats import dot_mermaid_graphml_csv as text_formats
+from modelexport.show.formats.dot_mermaid_graphml_csv import dot, fits_mermaid, graphml, mermaid
 from modelexport.show.formats.drawing import BoxKind, Drawing, depth_of, overview, without_constants
 from modelexport.show.formats.model_explorer import model_explorer
 
@@ -31,7 +29,7 @@ from modelexport.show.formats.model_explorer import model_explorer
 _MOST_DOT_NODES = 2_000
 _MOST_DOT_MODULES = 500  # of an overview, which has clusters round all of them
 _MOST_MERMAID_MODULES = 40  # a picture in a README is one screen
-_LIMITS = f"mermaid draws at most {MOST_EDGES} edges and {MOST_CHARACTERS} characters"
+_LIMITS = f"mermaid draws at most {text_formats.MOST_EDGES} edges and {text_formats.MOST_CHARACTERS} characters"
 _ATTACH = "Find the modules first: modelexport attach FILE -m MODEL -o TAGGED."
 
 Writer = Callable[[Drawing], Iterator[str]]
@@ -51,7 +49,7 @@ WRITERS: Mapping[str, Writer] = {
     "graphml": graphml,
     "dot": dot,
     "mermaid": mermaid,
-    "csv": table,
+    "csv": text_formats.table,
 }
 WITH_DEPTH = ("dot", "mermaid")
 # A copy of the model itself; written by whoever can write models.
@@ -60,6 +58,7 @@ FORMATS = (*WRITERS, NETRON)
 
 
 def ensure_format(name: str) -> None:
+    """Before the file is read, which may take longer than the answer that the format is misspelt."""
     if name not in FORMATS:
         raise UnknownName("format", name, FORMATS)
 
@@ -68,16 +67,13 @@ def picture(drawing: Drawing, to: str, depth: int | None = None) -> Picture:
     """`depth` is how many levels of modules are shown, in a format that can show modules instead of nodes."""
     ensure_format(to)
     if depth is not None and to not in WITH_DEPTH:
-        raise UserError(f"{to} shows every node, not modules to a depth", f"Leave --depth out, or use {_either()}.")
+        instead = " or ".join(f"--to {name}" for name in WITH_DEPTH)
+        raise UserError(f"{to} shows every node, not modules to a depth", f"Leave --depth out, or use {instead}.")
     if to == "dot":
         return _dot(drawing, depth)
     if to == "mermaid":
         return _mermaid(drawing, depth)
     return Picture(WRITERS[to](drawing))
-
-
-def _either() -> str:
-    return " or ".join(f"--to {name}" for name in WITH_DEPTH)
 
 
 def _dot(drawing: Drawing, depth: int | None) -> Picture:
@@ -101,10 +97,7 @@ def _mermaid(drawing: Drawing, depth: int | None) -> Picture:
         flat = without_constants(drawing)
         if fits_mermaid(flat):
             return Picture(mermaid(flat))
-        raise RecordMissing(
-            f"{_LIMITS}, and nothing is known of modules",
-            _ATTACH,
-        )
+        raise RecordMissing(f"{_LIMITS}, and nothing is known of modules", _ATTACH)
     if depth is None:
         few = _deepest(drawing, lambda modules: _operators(modules) <= _MOST_MERMAID_MODULES and fits_mermaid(modules))
         # A single box is no picture: rather more modules than can be read at a glance.
@@ -112,6 +105,7 @@ def _mermaid(drawing: Drawing, depth: int | None) -> Picture:
         return Picture(mermaid(overview(drawing, chosen)), (f"modules are drawn, {_levels(chosen)}",))
     chosen = _deepest(drawing, fits_mermaid, depth)
     too_much = f"{_LIMITS}: modules are drawn {_levels(chosen)} instead"
+    # Fewer levels than asked for are news only if the model has more.
     deepest = min(depth, depth_of(drawing))
     return Picture(mermaid(overview(drawing, chosen)), (too_much,) if chosen < deepest else ())
 

@@ -13,6 +13,13 @@ Ids are numbers, because GraphML (http://graphml.graphdrawing.org) allows no oth
 them; names are data. Characters that XML has no way to write (`\x01`, `\ufffe`, half of a surrogate pair), that readers
 change (a carriage return) or that a terminal obeys (`\x9b`) are written `_x0001_`; text that looks like this has its
 underscore written `_x005F_`.
+
+All but CSV walk the drawing by `nested`, which tells them where a group begins and ends, and number boxes as they come.
+They yield text part by part, so that the text of a large model is never in memory as a whole.
+
+    Opened("encoder (BertEncoder)")      subgraph cluster_0 { …
+    Box(node_add)                        n3 [label="Add"];
+    Closed                               }
 """
 
 from __future__ import annotations
@@ -20,6 +27,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from xml.sax.saxutils import escape, quoteattr
 
 from modelexport.errors import cell, printable
@@ -37,8 +45,10 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "&": "&amp;"})
 
 def dot(drawing: Drawing) -> Iterator[str]:
     """https://graphviz.org/doc/info/lang.html: clusters by the prefix of their name."""
+    name = drawing.facts.get("class", "")
+    title = f"{drawing.name} ({name})" if name else drawing.name
     yield f"digraph {_quoted(drawing.name)} {{\n"
-    yield f"graph [{_HASTE}, label={_quoted(_title(drawing))}];\n"
+    yield f"graph [{_HASTE}, label={_quoted(title)}];\n"
     yield 'node [shape="box", style="rounded"];\n'
     numbers: dict[str, int] = {}
     for item in nested(drawing):
@@ -54,25 +64,16 @@ def dot(drawing: Drawing) -> Iterator[str]:
     yield "}\n"
 
 
-def _title(drawing: Drawing) -> str:
-    name = drawing.facts.get("class", "")
-    return f"{drawing.name} ({name})" if name else drawing.name
-
-
 def _attributes(box: Box) -> str:
     nodes = box.facts.get("nodes")
     label = f'"{_escaped(box.label)}\\n{_escaped(str(nodes))}"' if nodes else _quoted(box.label)
-    attributes = {"label": label, "tooltip": _quoted(_tooltip(box))}
+    # What a person looks for first; an SVG shows it when the mouse is over the node.
+    facts = (box.facts.get(name) for name in ("name", "module", "role", "confidence"))
+    tooltip = " · ".join(str(fact) for fact in facts if fact) or box.label
+    attributes = {"label": label, "tooltip": _quoted(tooltip)}
     if box.kind in _SHAPES:
         attributes["shape"] = f'"{_SHAPES[box.kind]}"'
     return f"[{', '.join(f'{name}={text}' for name, text in attributes.items())}]"
-
-
-def _tooltip(box: Box) -> str:
-    """What a person looks for first; an SVG shows it when the mouse is over the node."""
-    names = ("name", "module", "role", "confidence")
-    facts: list[Fact] = [box.facts[name] for name in names if box.facts.get(name)]
-    return " · ".join(map(str, facts)) or box.label
 
 
 def _quoted(text: str) -> str:
@@ -90,6 +91,7 @@ _UNSAFE = re.compile(r"[^\w .,()]|\.(?= )", re.ASCII)
 
 
 def mermaid(drawing: Drawing) -> Iterator[str]:
+    """https://mermaid.js.org/syntax/flowchart.html: groups are subgraphs, and end with a word instead of a brace."""
     yield "flowchart TB\n"
     numbers: dict[str, int] = {}
     for item in nested(drawing):
@@ -106,14 +108,8 @@ def mermaid(drawing: Drawing) -> Iterator[str]:
 
 def fits_mermaid(drawing: Drawing) -> bool:
     """Stops at the limit: a large model has millions of characters."""
-    if len(drawing.wires) > MOST_EDGES:
-        return False
-    length = 0
-    for part in mermaid(drawing):
-        length += len(part)
-        if length > MOST_CHARACTERS:
-            return False
-    return True
+    lengths = accumulate(map(len, mermaid(drawing)))
+    return len(drawing.wires) <= MOST_EDGES and all(length <= MOST_CHARACTERS for length in lengths)
 
 
 def _shape(box: Box) -> str:
@@ -124,6 +120,7 @@ def _shape(box: Box) -> str:
 
 
 def _mermaid_escaped(text: str) -> str:
+    """`#35;` is a character by its number. An empty label is a syntax error: a blank takes its place."""
     return _UNSAFE.sub(lambda match: f"#{ord(match[0])};", printable(text)) or "#32;"
 
 
@@ -138,9 +135,11 @@ _LONGEST = 2**63  # a `long` of XML Schema has 64 bits
 
 
 def graphml(drawing: Drawing) -> Iterator[str]:
+    """Keys are declared before the graph, as the schema wants it, so that all facts are looked at twice."""
     facts = _Facts(drawing)
     yield _HEAD
-    yield from facts.declarations()
+    for (element, name, kind), key in facts.keys.items():
+        yield f'<key id="{key}" for="{element}" attr.name={quoteattr(_writable(name))} attr.type="{kind}"/>\n'
     yield f"<graph id={quoteattr('G')} edgedefault={quoteattr('directed')}>\n"
     yield facts.data("graph", {"name": drawing.name, **drawing.facts})
     numbers: dict[str, int] = {}
@@ -167,6 +166,7 @@ def unescaped(text: str) -> str:
 
 
 def _writable(text: str) -> str:
+    """The way that Office Open XML does it (`ST_Xstring`), so that it can be read back exactly."""
     return _UNWRITABLE.sub(lambda match: f"_x{ord(match[0]):04X}_", text)
 
 
@@ -195,6 +195,7 @@ def _box_facts(box: Box, parents: list[str]) -> dict[str, Fact]:
 
 
 def _wire_facts(wire: Wire, drawing: Drawing) -> dict[str, Fact]:
+    """Which output leads to which input: a node may read the same value twice."""
     facts: dict[str, Fact] = {"value": wire.value, "output": wire.output, "input": wire.input}
     port = drawing.by_id[wire.source].outputs[wire.output]
     return facts | {name: text for name, text in (("dtype", port.dtype), ("shape", port.shape)) if text}
@@ -204,7 +205,7 @@ class _Facts:
     """Facts as data elements, each under the key that was declared for its name and type."""
 
     def __init__(self, drawing: Drawing) -> None:
-        self._keys: dict[tuple[str, str, str], str] = {}
+        self.keys: dict[tuple[str, str, str], str] = {}
         self._declare("graph", {"name": "", **drawing.facts})
         layers = [layer.facts for layer in drawing.layers.values()]
         of_groups: dict[str, Fact] = {"kind": "", "name": "", "label": "", "parent": "g"}
@@ -215,17 +216,11 @@ class _Facts:
 
     def _declare(self, element: str, facts: Mapping[str, Fact]) -> None:
         for name, fact in facts.items():
-            key = element, name, _type(fact)
-            if key not in self._keys:
-                self._keys[key] = f"d{len(self._keys)}"
-
-    def declarations(self) -> Iterator[str]:
-        for (element, name, kind), key in self._keys.items():
-            yield f'<key id="{key}" for="{element}" attr.name={quoteattr(_writable(name))} attr.type="{kind}"/>\n'
+            self.keys.setdefault((element, name, _type(fact)), f"d{len(self.keys)}")
 
     def data(self, element: str, facts: Mapping[str, Fact]) -> str:
         return "".join(
-            f'<data key="{self._keys[element, name, _type(fact)]}">{escape(_text(fact))}</data>'
+            f'<data key="{self.keys[element, name, _type(fact)]}">{escape(_text(fact))}</data>'
             for name, fact in facts.items()
         )
 
@@ -254,6 +249,7 @@ _FACTS = frozenset(COLUMNS) - {"key", "graph", "inputs", "outputs", "types", "at
 
 
 def table(drawing: Drawing) -> Iterator[str]:
+    """Operators alone: constants, inputs and outputs are in the rows of the nodes that read or make them."""
     yield csv_lines([COLUMNS])
     for box in drawing.boxes:
         if box.kind is BoxKind.OPERATOR:

@@ -6,6 +6,10 @@
 Time and memory grow with the number of nodes. Weights are not read: of a large one, type and shape are shown. Module
 calls become layers, each inside of the call that made it. A fact that all formats are to show of a node is added in
 `_known_facts`.
+
+The order of boxes is inputs and constants, then operators, then outputs, because a wire can be drawn only to a box that
+exists. Values of a body may come from the graph around it (https://onnx.ai/onnx/repo-docs/IR.html#names-within-a-graph):
+they have one id in the whole file, so that the wire simply crosses the border of the body.
 """
 
 from __future__ import annotations
@@ -43,20 +47,17 @@ def draw_layers(
     counts_by_call = Counter[ModuleCall]()
     for call, is_node in inside:
         counts_by_call[call] += is_node
-    own = {call: _stack(provenance, call) for call in counts_by_call if call.path != ROOT}
     counts = Counter[ModuleCall]()
     stacks: dict[ModuleCall, tuple[ModuleCall, ...]] = {}
-    for call, stack in own.items():
+    for call in (call for call in counts_by_call if call.path != ROOT):
+        # Without the model itself: a frame round everything says nothing.
+        stack = tuple(above for above in provenance.hierarchy.stack(call) if above.path != ROOT)
         for depth, above in enumerate(stack):
             counts[above] += counts_by_call[call]
             stacks[above] = stack[: depth + 1]
     order = provenance.hierarchy.call_order
     calls = sorted(stacks, key=lambda call: (order.get(call, len(order)), call))
     return {call: _layer(provenance, call, stacks[call], counts[call]) for call in calls}, stacks
-
-
-def _stack(provenance: Provenance, call: ModuleCall) -> tuple[ModuleCall, ...]:
-    return tuple(above for above in provenance.hierarchy.stack(call) if above.path != ROOT)
 
 
 def _layer(provenance: Provenance, call: ModuleCall, stack: tuple[ModuleCall, ...], nodes: int) -> Layer:
@@ -78,10 +79,7 @@ def _layer(provenance: Provenance, call: ModuleCall, stack: tuple[ModuleCall, ..
 
 def _label(call: ModuleCall, stack: tuple[ModuleCall, ...]) -> str:
     """Its path below the call around it. A module that is held elsewhere has its whole path, behind a dot."""
-    if len(stack) < 2:
-        return str(call)
-    above = f"{stack[-2].path}."
-    text = str(call)
+    text, above = str(call), f"{stack[-2].path}." if len(stack) > 1 else ""
     return text.removeprefix(above) if text.startswith(above) else f".{text}"
 
 
@@ -99,8 +97,7 @@ class _Artist:
     """Collects boxes and wires part by part: a wire needs the box that its value comes from."""
 
     def __init__(self, file: ModelFile, provenance: Provenance | None) -> None:
-        self._file = file
-        self._known = provenance
+        self._file, self._known = file, provenance
         self._parts = list(graphs_of(file.proto))
         self._ports = typed_ports(self._parts)
         self._sources: dict[str, tuple[str, int]] = {}
@@ -108,19 +105,19 @@ class _Artist:
         self._boxes: list[Box] = []
         self._wires: list[Wire] = []
         self._class_of = cache(self._class_name)
-        self._tag_of = cache(self._tag)
+        self._tag_of = cache(lambda path: "" if provenance is None else provenance.tags.tag(path))
 
     def drawing(self, name: str) -> Drawing:
         operators = list(self._operators())  # first: their ids are their keys
         for part in self._parts:
-            self._boxes += self._inputs(part)
-            self._boxes += self._constants(part)
+            self._boxes += (*self._inputs(part), *self._constants(part))
         self._boxes += operators
         for box in operators:
             self._connect(box)
         for part in self._parts:
             self._boxes += list(self._outputs(part))
-        layers, stacks = self._layers()
+        inside = [(box.call, box.kind is BoxKind.OPERATOR) for box in self._boxes if box.call is not None]
+        layers, stacks = ({}, {}) if self._known is None else draw_layers(self._known, inside)
         return Drawing(
             name=name,
             boxes=tuple(self._boxes),
@@ -160,16 +157,16 @@ class _Artist:
             )
 
     def _node_facts(self, node: Node, proto: onnx.NodeProto, attribution: Attribution | None) -> Facts:
+        """In the order in which viewers list them: what it is, whose it is, its attributes, what others noted on it."""
         facts: dict[str, Fact] = {"name": node.name, "op_type": node.op_type}
-        if node.domain:
-            facts["domain"] = node.domain
-        if node.overload:
-            facts["overload"] = node.overload
+        facts |= {name: text for name, text in (("domain", node.domain), ("overload", node.overload)) if text}
         if attribution is not None:
             facts |= self._known_facts(attribution)
         for item in proto.attribute:
             facts[f"{ATTRIBUTE}{item.name}"] = _shown(item, node.key)
-        facts |= {f"{METADATA}{key}": text for key, text in node.metadata.items() if self._is_others(key)}
+        # What we wrote ourselves is among what is known; without a record, it is what is left of it.
+        foreign = (pair for pair in node.metadata.items() if self._known is None or not pair[0].startswith(PREFIX))
+        facts |= {f"{METADATA}{key}": text for key, text in foreign}
         if proto.doc_string:
             facts["doc_string"] = proto.doc_string
         return facts
@@ -197,31 +194,20 @@ class _Artist:
         module = hierarchy.modules.get(hierarchy.canonical.get(path, path))
         return "" if module is None else module.class_name
 
-    def _tag(self, path: str) -> str:
-        assert self._known is not None
-        return self._known.tags.tag(path)
-
-    def _is_others(self, key: str) -> bool:
-        """What we wrote ourselves is among what is known; without a record, it is what is left of it."""
-        return self._known is None or not key.startswith(PREFIX)
-
     def _inputs(self, part: GraphPart) -> Iterator[Box]:
         """An initializer that is listed as an input is a constant with a default, and no input."""
-        for name in self._given(part):
+        if isinstance(part.proto, onnx.FunctionProto):
+            names = list(part.proto.input)
+        else:
+            stored = {tensor.name for tensor in part.proto.initializer}
+            stored |= {tensor.values.name for tensor in part.proto.sparse_initializer}
+            names = [info.name for info in part.proto.input if info.name not in stored]
+        for name in filter(None, names):
             value = value_id(part.id, name)
-            if name and value not in self._sources:
+            if value not in self._sources:
                 box_id = self._unused(value)
                 self._sources[value] = box_id, 0
-                port = self._port(value)
-                yield Box(box_id, BoxKind.INPUT, name, part.id, None, {"name": name}, outputs=(port,))
-
-    def _given(self, part: GraphPart) -> Iterator[str]:
-        if isinstance(part.proto, onnx.FunctionProto):
-            yield from part.proto.input
-            return
-        stored = {tensor.name for tensor in part.proto.initializer}
-        stored |= {tensor.values.name for tensor in part.proto.sparse_initializer}
-        yield from (info.name for info in part.proto.input if info.name not in stored)
+                yield Box(box_id, BoxKind.INPUT, name, part.id, None, {"name": name}, outputs=(self._port(value),))
 
     def _constants(self, part: GraphPart) -> Iterator[Box]:
         """The content only of those that are in the file itself and small."""
@@ -235,6 +221,7 @@ class _Artist:
             yield self._constant(part, sparse.values.name, "", sparse.values.name in input_names)
 
     def _constant(self, part: GraphPart, name: str, content: str, is_input: bool) -> Box:
+        """A weight is drawn inside of the module that it belongs to; one that several share, around them."""
         value = value_id(part.id, name)
         box_id = self._unused(value)
         self._sources.setdefault(value, (box_id, 0))
@@ -251,17 +238,15 @@ class _Artist:
 
     def _outputs(self, part: GraphPart) -> Iterator[Box]:
         for index, value in enumerate(self._file.graph.body_outputs[part.id]):
-            name = self._returned(part, index)
+            returned = part.proto.output[index]
+            name = returned if isinstance(returned, str) else returned.name  # a function has names alone
             box_id = self._unused(f"{value_id(part.id, name)} (output)")
             box = Box(box_id, BoxKind.OUTPUT, name, part.id, None, {"name": name}, inputs=(self._port(value),))
             self._connect(box)
             yield box
 
-    def _returned(self, part: GraphPart, index: int) -> str:
-        returned = part.proto.output[index]
-        return returned if isinstance(returned, str) else returned.name
-
     def _connect(self, box: Box) -> None:
+        """An input that is left out keeps its position, which is its meaning to the operator."""
         for index, port in enumerate(box.inputs):
             if port.value:
                 source, output = self._sources.get(port.value) or self._missing(port, box.sheet)
@@ -286,13 +271,8 @@ class _Artist:
         self._ids.add(candidate)
         return candidate
 
-    def _layers(self) -> tuple[Mapping[ModuleCall, Layer], Mapping[ModuleCall, tuple[ModuleCall, ...]]]:
-        if self._known is None:
-            return {}, {}
-        inside = [(box.call, box.kind is BoxKind.OPERATOR) for box in self._boxes if box.call is not None]
-        return draw_layers(self._known, inside)
-
     def _model_facts(self) -> Facts:
+        """What tells two files of one model apart: who exported it, with which opsets, how it was attributed."""
         proto = self._file.proto
         producer = f"{proto.producer_name} {proto.producer_version}".strip()
         opsets = ", ".join(f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in proto.opset_import)

@@ -4,10 +4,17 @@ A drawing is made once from a file (`draw.py`); a format only decides how it is 
 
     nested(drawing)       boxes in the order in which nested formats write them: Opened, box, box, Closed
     overview(drawing, 2)  one box for each module two levels deep, for formats that cannot show thousands of nodes
+
+An overview joins what one box stands for, and keeps one wire for all values between two boxes:
+
+    x ─► [layer.0: MatMul ─► Add] ─► [layer.1: MatMul] ─► y         every node
+    x ─► layer.0 (2 nodes) ─► layer.1 (1 node) ─► y                 overview(drawing, 1)
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -83,6 +90,7 @@ class Layer:
 
     @property
     def title(self) -> str:
+        """`layer.0 (BertLayer)`."""
         return f"{self.label} ({self.class_name})" if self.class_name else self.label
 
 
@@ -121,6 +129,7 @@ class Drawing:
 
     @cached_property
     def by_sheet(self) -> Mapping[str, tuple[Box, ...]]:
+        """Every sheet is in it, also one without a box: a function may have no nodes."""
         boxes_by_sheet: dict[str, list[Box]] = {sheet.id: [] for sheet in self.sheets}
         for box in self.boxes:
             boxes_by_sheet[box.sheet].append(box)
@@ -134,6 +143,7 @@ class Drawing:
         return {name: tuple(wires) for name, wires in wires_by_target.items()}
 
     def stack(self, call: ModuleCall | None) -> tuple[ModuleCall, ...]:
+        """Empty for the model itself: it is the whole picture, and not a frame in it."""
         return () if call is None or call.path == ROOT else self.stacks[call]
 
 
@@ -162,7 +172,7 @@ class Closed:
 def nested(drawing: Drawing) -> Iterator[Opened | Box | Closed]:
     """Without recursion: modules may be nested deeper than Python's stack."""
     children = _children(drawing)
-    numbers = 0
+    numbers = itertools.count()
     open_places = [iter(children.get(None, ()))]
     while open_places:
         item = next(open_places[-1], None)
@@ -173,12 +183,12 @@ def nested(drawing: Drawing) -> Iterator[Opened | Box | Closed]:
         elif isinstance(item, Box):
             yield item
         else:
-            yield _opened(drawing, item, numbers)
-            numbers += 1
+            yield _opened(drawing, item, next(numbers))
             open_places.append(iter(children.get(item, ())))
 
 
 def _opened(drawing: Drawing, group: Place, number: int) -> Opened:
+    """A frame is a module, the body of a node, or a function."""
     if group.call is not None:
         layer = drawing.layers[group.call]
         return Opened(number, layer.title, {"kind": "module", **layer.facts})
@@ -244,24 +254,17 @@ class _Overview:
     """Counts nodes by the module call that stands for them, then joins their wires."""
 
     def __init__(self, drawing: Drawing, depth: int) -> None:
-        self._drawing = drawing
-        self._depth = depth
-        self._counts: dict[ModuleCall | None, int] = {}
-        for box in drawing.boxes:
-            if box.kind is BoxKind.OPERATOR:
-                call = self._shown(box)
-                self._counts[call] = self._counts.get(call, 0) + 1
-        stacks = [drawing.stack(call) for call in self._counts]
-        self._enclosing = {above for stack in stacks for above in stack[:-1]}
+        self._drawing, self._depth = drawing, depth
+        self._counts = Counter(self._shown(box) for box in drawing.boxes if box.kind is BoxKind.OPERATOR)
+        self._enclosing = {above for call in self._counts for above in drawing.stack(call)[:-1]}
 
     def drawing(self) -> Drawing:
         full = self._drawing
-        ends = [box for box in full.by_sheet[MAIN] if box.kind in _ENDS]
-        boxes = (*self._of(ends, BoxKind.INPUT), *self._blocks(), *self._of(ends, BoxKind.OUTPUT))
-        return replace(full, boxes=tuple(boxes), wires=tuple(self._wires()), sheets=(Sheet(MAIN, full.name),))
-
-    def _of(self, boxes: list[Box], kind: BoxKind) -> Iterator[Box]:
-        return (replace(box, call=None) for box in boxes if box.kind is kind)
+        inputs, outputs = (
+            [replace(box, call=None) for box in full.by_sheet[MAIN] if box.kind is kind] for kind in _ENDS
+        )
+        boxes = (*inputs, *self._blocks(), *outputs)
+        return replace(full, boxes=boxes, wires=tuple(self._wires()), sheets=(Sheet(MAIN, full.name),))
 
     def _shown(self, box: Box) -> ModuleCall | None:
         """The module call that stands for a box; None is the model itself."""
@@ -288,7 +291,7 @@ class _Overview:
             if source and target and source != target:
                 values.setdefault((source, target), {})[wire.value] = None
         for (source, target), names in values.items():
-            first, *more = names
+            first, *more = names  # one value is named; several only counted
             yield Wire(source, 0, target, 0, f"{len(names)} tensors" if more else first)
 
     def _stand_in(self, box: Box) -> str:

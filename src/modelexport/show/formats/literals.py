@@ -4,13 +4,23 @@ Attributes are Python literals, so that the text says of which type the value is
 a STRING, `[1, 2]` INTS (https://onnx.ai/onnx/repo-docs/IR.html#attributes). Strings never contain a double quote, which
 Model Explorer drops: it is written `\x22`. What is no literal says what it is: `float[2, 3] sha256:…` for a tensor,
 `@alpha` for the attribute of the function around it.
+
+    attribute                     text
+    axis = 1                      1
+    epsilon = 1e-12               1e-12
+    perm = [0, 2, 1, 3]           [0, 2, 1, 3]
+    mode = b"nearest"             'nearest'
+    value = tensor of 3 elements  int64[3] [1, 2, 3]
+    value = tensor of 1 MB        float[512, 512] sha256:9f86d0…
+
+Equal attributes have equal texts, and other attributes other ones, so that two conversions can be compared as text.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,23 +65,19 @@ def typed_ports(parts: Iterable[GraphPart]) -> dict[str, Port]:
 
 
 def _ports(part: GraphPart) -> Iterator[Port]:
-    yield from _declared(part.proto.value_info, part.id)
-    if isinstance(part.proto, onnx.FunctionProto):
-        return
-    yield from _declared((*part.proto.input, *part.proto.output), part.id)
-    for tensor in part.proto.initializer:
-        yield _stored(tensor.name, tensor.data_type, tensor.dims, part.id)
-    for sparse in part.proto.sparse_initializer:
-        yield _stored(sparse.values.name, sparse.values.data_type, sparse.dims, part.id)
-
-
-def _declared(infos: Iterable[onnx.ValueInfoProto], graph_id: str) -> Iterator[Port]:
+    """Bodies and functions may use a name that the graph around them uses too: the id has the graph in it."""
+    proto = part.proto
+    infos, stored = list(proto.value_info), []
+    # Inputs and outputs of a function are names without a type: it is called with whatever fits.
+    if isinstance(proto, onnx.GraphProto):
+        infos += (*proto.input, *proto.output)
+        stored = [(tensor, tensor.dims) for tensor in proto.initializer]
+        # The values of a sparse tensor are those that are not zero; its shape is beside them.
+        stored += [(sparse.values, sparse.dims) for sparse in proto.sparse_initializer]
     for info in infos:
-        yield Port(value_id(graph_id, info.name), *_type(info.type))
-
-
-def _stored(name: str, dtype: int, dims: Sequence[int], graph_id: str) -> Port:
-    return Port(value_id(graph_id, name), type_name(dtype), f"[{', '.join(map(str, dims))}]")
+        yield Port(value_id(part.id, info.name), *_type(info.type))
+    for tensor, dims in stored:
+        yield Port(value_id(part.id, tensor.name), type_name(tensor.data_type), f"[{', '.join(map(str, dims))}]")
 
 
 def _type(proto: onnx.TypeProto) -> tuple[str, str]:
@@ -99,11 +105,8 @@ def _shape(tensor: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor) -> str:
     """Empty if not even the number of axes is known."""
     if not tensor.HasField("shape"):
         return ""
-    return f"[{', '.join(map(_dim, tensor.shape.dim))}]"
-
-
-def _dim(dim: onnx.TensorShapeProto.Dimension) -> str:
-    return str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
+    dims = (str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim)
+    return f"[{', '.join(dims)}]"
 
 
 # Tensors with more elements are told apart by a digest.
@@ -124,6 +127,7 @@ def attribute_fact(item: onnx.AttributeProto) -> Fact:
 
 
 def _text(item: onnx.AttributeProto) -> str:
+    """What no literal can say (graphs, sparse tensors, types) is told apart by a digest of its bytes."""
     match item.type:
         case _KINDS.STRING:
             return string_literal(item.s)
@@ -149,6 +153,7 @@ def fact_text(fact: Fact) -> str:
 
 
 def float_literal(number: float) -> str:
+    """`inf` and `nan` are no literals of Python, but every reader knows what they mean."""
     return repr(float(number)) if math.isfinite(number) else str(float(number))
 
 
@@ -157,8 +162,11 @@ def string_literal(data: bytes) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        return "b'" + "".join(_byte(byte) for byte in data) + "'"
-    return "'" + "".join(map(_visible, text.translate(_PLAIN))) + "'"
+        return "b'" + "".join(map(_byte, data)) + "'"
+    visible = (
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text.translate(_PLAIN)
+    )
+    return f"'{''.join(visible)}'"
 
 
 def strings_literal(texts: Iterable[str]) -> str:
@@ -170,10 +178,6 @@ def _byte(byte: int) -> str:
     return chr(byte) if plain else f"\\x{byte:02x}"
 
 
-def _visible(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-
-
 def tensor_text(tensor: onnx.TensorProto) -> str:
     """Type and shape, and the elements if there are few of them; of many, a digest of their bytes."""
     head = f"{type_name(tensor.data_type)}[{', '.join(map(str, tensor.dims))}]"
@@ -182,7 +186,11 @@ def tensor_text(tensor: onnx.TensorProto) -> str:
         return f"{head} in {string_literal(location.get('location', '').encode())} at {location.get('offset', '0')}"
     if tensor.data_type == onnx.TensorProto.STRING:
         texts = list(map(string_literal, tensor.string_data))
-        return f"{head} [{', '.join(texts)}]" if len(texts) <= SHOWN_ELEMENTS else f"{head} sha256:{_strings(tensor)}"
+        if len(texts) <= SHOWN_ELEMENTS:
+            return f"{head} [{', '.join(texts)}]"
+        # With their lengths: ["ab", "c"] and ["a", "bc"] are not the same.
+        parts = (len(text).to_bytes(8, "little") + text for text in tensor.string_data)
+        return f"{head} sha256:{_digest(b''.join(parts))}"
     try:
         array = onnx.numpy_helper.to_array(tensor)
     except (ValueError, TypeError):  # damaged: fewer bytes than its shape says, or no known type
@@ -192,14 +200,9 @@ def tensor_text(tensor: onnx.TensorProto) -> str:
 
 def _elements(array: np.ndarray) -> str:
     """numpy has no bfloat16 and no types of 8 and 4 bits of its own: those of ml_dtypes are widened first."""
-    kind = array.dtype.kind
-    if kind not in "biufc":  # those that numpy does not have by itself
+    if array.dtype.kind not in "biufc":  # those that numpy does not have by itself
         array = array.astype(np.int64 if "int" in array.dtype.name else np.float64)
     return repr(array.ravel().tolist())
-
-
-def _strings(tensor: onnx.TensorProto) -> str:
-    return _digest(b"".join(len(text).to_bytes(8, "little") + text for text in tensor.string_data))
 
 
 def _digest(data: bytes) -> str:

@@ -8,6 +8,10 @@ The page takes some characters for its own: it drops double quotes from what it 
 and keeps layers under ids that end in `___group___`. Names that contain these are written another way.
 
 `sync_navigation` says what is selected in one model when a node or a layer is selected in the other beside it.
+
+    left                  right (optimized)                     entry
+    MatMul, Add           Gemm (made from both)                 left: MatMul, Add    right: Gemm
+    encoder/layer.0       encoder/layer.0                       left: that layer     right: that layer
 """
 
 from __future__ import annotations
@@ -48,6 +52,7 @@ def model_explorer(drawing: Drawing) -> Iterator[str]:
 
 
 def graph_id(sheet: str, drawing: Drawing) -> str:
+    """The main graph goes by the name of the model, which is what the page shows as its title."""
     return sheet if sheet != MAIN else drawing.name
 
 
@@ -57,7 +62,8 @@ def node_id(box_id: str) -> str:
 
 
 def namespace(call: ModuleCall | None, drawing: Drawing) -> str:
-    return "/".join(_part(drawing.layers[above].title) for above in drawing.stack(call))
+    titles = (drawing.layers[above].title for above in drawing.stack(call))
+    return "/".join(_IN_NAMESPACE.sub(lambda match: f"%{ord(match[0]):02X}", title) for title in titles)
 
 
 def shown(text: str) -> str:
@@ -72,18 +78,13 @@ def unshown(text: str) -> str:
     return _SHOWN_QUOTES.sub(lambda match: "\\" * (len(match[1]) // 2) + ("＂" if len(match[1]) % 2 else '"'), text)
 
 
-def _part(title: str) -> str:
-    return _IN_NAMESPACE.sub(lambda match: f"%{ord(match[0]):02X}", title)
-
-
 def _graph(sheet: Sheet, drawing: Drawing, outside: Mapping[str, list[Wire]]) -> Iterator[str]:
     """Part by part: a document of a large model would not fit into memory twice."""
     boxes = drawing.by_sheet[sheet.id]
     yield f'{{"id": {json.dumps(graph_id(sheet.id, drawing))}, "nodes": [\n'
-    first = True
-    for node in (*_captures(sheet, outside, drawing), *(_node(box, drawing, outside) for box in boxes)):
-        yield f"{'' if first else ',' + chr(10)}{json.dumps(node)}"
-        first = False
+    nodes = chain(_captures(sheet, outside, drawing), (_node(box, drawing, outside) for box in boxes))
+    for number, node in enumerate(nodes):
+        yield ",\n" * bool(number) + json.dumps(node)
     rest = {
         "groupNodeAttributes": _layers(sheet, boxes, drawing),
         # Or it would drop a module that holds one node, and its name.
@@ -93,16 +94,16 @@ def _graph(sheet: Sheet, drawing: Drawing, outside: Mapping[str, list[Wire]]) ->
 
 
 def _node(box: Box, drawing: Drawing, outside: Mapping[str, list[Wire]]) -> Json:
+    """Edges are listed at the node that they lead to, which is how the page wants them."""
     wires = [_edge(wire, box, drawing) for wire in drawing.incoming.get(box.id, ())]
-    through_bodies = _through(box, outside, drawing)
     node: Json = {
         "id": node_id(box.id),
         "label": _HIDDEN if box.kind is BoxKind.CONSTANT else box.label,
         "namespace": ENDS.get(box.kind) or namespace(box.call, drawing),
         "attrs": _attributes({"kind": str(box.kind), **box.facts}),
-        "incomingEdges": wires + through_bodies,
-        "inputsMetadata": [_input(index, port) for index, port in enumerate(box.inputs) if port.value],
-        "outputsMetadata": [_output(index, port) for index, port in enumerate(box.outputs) if port.value],
+        "incomingEdges": wires + _through(box, outside, drawing),
+        "inputsMetadata": list(_ports(box.inputs, "__tensor_tag")),
+        "outputsMetadata": list(_ports(box.outputs, "tensor_name")),
     }
     return node | ({"subgraphIds": list(box.bodies)} if box.bodies else {})
 
@@ -121,19 +122,17 @@ def _edge(wire: Wire, box: Box, drawing: Drawing) -> Json:
     }
 
 
-def _input(index: int, port: Port) -> Json:
-    return {"id": str(index), "attrs": [{"key": "__tensor_tag", "value": port.value}, *_typed(port)]}
-
-
-def _output(index: int, port: Port) -> Json:
-    return {"id": str(index), "attrs": [{"key": "tensor_name", "value": port.value}, *_typed(port)]}
-
-
-def _typed(port: Port) -> list[Json]:
-    return [{"key": key, "value": text} for key, text in (("dtype", port.dtype), ("shape", port.shape)) if text]
+def _ports(ports: Iterable[Port], name_key: str) -> Iterator[Json]:
+    """`name_key` is the attribute that the page takes for the name: another one for inputs than for outputs."""
+    for index, port in enumerate(ports):
+        facts = (("dtype", port.dtype), ("shape", port.shape))
+        attributes = [{"key": name_key, "value": port.value}, *({"key": k, "value": text} for k, text in facts if text)]
+        if port.value:  # an optional one that is left out keeps its number
+            yield {"id": str(index), "attrs": attributes}
 
 
 def _layers(sheet: Sheet, boxes: Iterable[Box], drawing: Drawing) -> Json:
+    """Attributes of layers, which the page shows when one is selected; the empty name is the graph itself."""
     calls = dict.fromkeys(above for box in boxes for above in drawing.stack(box.call))
     layers = {namespace(call, drawing): _texts(drawing.layers[call].facts) for call in calls}
     model_facts = {"name": drawing.name, **drawing.facts} if sheet.id == MAIN else {"name": sheet.name, "id": sheet.id}
@@ -166,16 +165,18 @@ def _captures(sheet: Sheet, outside: Mapping[str, list[Wire]], drawing: Drawing)
             "attrs": _attributes(facts),
             "incomingEdges": [],
             "inputsMetadata": [],
-            "outputsMetadata": [_output(0, source.outputs[wire.output])],
+            "outputsMetadata": list(_ports([source.outputs[wire.output]], "tensor_name")),
         }
 
 
 def _capture_id(value: str, sheet: str) -> str:
+    """An id of its own for each body: the name of the value is already that of the box which makes it."""
     return f"{sheet} reads {value}"
 
 
 def _through(box: Box, outside: Mapping[str, list[Wire]], drawing: Drawing) -> list[Json]:
     """Edges to a node for what its bodies read, so that it is not drawn before what they need."""
+    # By where they come from: a value that two bodies read is one edge.
     edges: dict[tuple[str, int], Json] = {}
     waiting = _owned(box, drawing)
     while waiting:
@@ -232,6 +233,7 @@ def _sides(group: Iterable[tuple[int, str]]) -> Sides:
 
 
 def _sync_layers(left: Drawing, right: Drawing) -> Iterator[Sides]:
+    """The same call on both sides, also where optimizers left different nodes in it."""
     common = [(namespace(call, left), namespace(call, right)) for call in left.layers if call in right.layers]
     if common:  # in models that have nothing else in common, that both have inputs says nothing
         common += [(name, name) for name in ENDS.values()]
@@ -239,6 +241,7 @@ def _sync_layers(left: Drawing, right: Drawing) -> Iterator[Sides]:
 
 
 def _by_lineage(left: Drawing, right: Drawing, sources: Mapping[str, Iterable[str]]) -> Iterator[Pair]:
+    """A source that constant folding or a copy of the file has removed is on neither side."""
     for right_id, before in sources.items():
         if right_id in right.by_id:
             yield from ((left_id, right_id) for left_id in before if left_id in left.by_id)
@@ -262,9 +265,8 @@ def _by_module(left: Drawing, right: Drawing) -> Iterator[Pair]:
     right_groups = _groups(right)
     for group, nodes in _groups(left).items():
         if len(right_groups.get(group, ())) == len(nodes):
-            yield from (
-                (left_box.id, right_box.id) for left_box, right_box in zip(nodes, right_groups[group], strict=True)
-            )
+            pairs = zip(nodes, right_groups[group], strict=True)
+            yield from ((left_box.id, right_box.id) for left_box, right_box in pairs)
 
 
 def _groups(drawing: Drawing) -> dict[tuple[ModuleCall, str], list[Box]]:

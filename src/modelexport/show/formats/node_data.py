@@ -6,6 +6,10 @@ Model Explorer adds up what is inside of a layer by itself, so that there is a n
 says of a kernel that is not a node of the file (ONNX Runtime fused it) goes in equal parts to the nodes of the module
 that the kernel is charged to, or of those that it is for if that one has none: the sum of a layer is never less than
 what the profile says of the module, and that of the model is the same.
+
+    file        {MatMul, Add} of layer.0, both without a kernel of their own
+    profile     FusedMatMul 8.0 µs, charged to layer.0
+    node data   MatMul 4.0, Add 4.0; Model Explorer sums up layer.0: 8.0
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import Any
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import is_within
 from modelexport.record.results.verification import Verdict
-from modelexport.show.data.overlays import CallVerdict, Overlay, Profiled, Verified
+from modelexport.show.data.overlays import Overlay, Profiled, Verified
 from modelexport.show.formats.drawing import Box, BoxKind, Drawing
 from modelexport.show.formats.model_explorer import graph_id, node_id
 
@@ -46,6 +50,7 @@ class NodeData:
     notes: tuple[str, ...] = ()
 
     def text(self, drawing: Drawing) -> str:
+        """One object for each graph, by its id; the main one is there even if nothing is known of it."""
         by_sheet: dict[str, dict[str, Json]] = {"": {}}
         for box_id, result in self.results.items():
             by_sheet.setdefault(drawing.by_id[box_id].sheet, {})[node_id(box_id)] = result
@@ -114,15 +119,21 @@ class _SpreadTargets:
         """
         own = self._own.get(path, [])
         shared = [name for owner in owners for name in self._own.get(owner, [])]
-        return [name for name in own if name not in self._timed] or own or shared or self._inside(path)
-
-    def _inside(self, path: str) -> list[str]:
-        return [name for below, names in self._own.items() if is_within(below, path) for name in names]
+        # Worked out last: it looks at every module.
+        inside = (name for below, names in self._own.items() if is_within(below, path) for name in names)
+        return [name for name in own if name not in self._timed] or own or shared or list(inside)
 
 
 def _errors(verified: Verified, drawing: Drawing) -> NodeData:
     """The error of the innermost module call around a node that was compared."""
-    errors = {call: _error(item) for call, item in verified.calls.items() if item.agrees is not None}
+    errors = {
+        call: {
+            "value": "not finite" if item.max_abs is None else item.max_abs,
+            "bgColor": _GOOD if item.agrees else _BAD,
+        }
+        for call, item in verified.calls.items()
+        if item.agrees is not None
+    }
     results: dict[str, Json] = {}
     for box in _operators(drawing):
         around = (ModuleCall(""), *drawing.stack(box.call)) if box.call is not None else ()
@@ -130,10 +141,6 @@ def _errors(verified: Verified, drawing: Drawing) -> NodeData:
         if error is not None:
             results[box.id] = error
     return NodeData("error of the module (max abs)", results)
-
-
-def _error(item: CallVerdict) -> Json:
-    return {"value": "not finite" if item.max_abs is None else item.max_abs, "bgColor": _GOOD if item.agrees else _BAD}
 
 
 def _verdicts(verified: Verified, drawing: Drawing) -> NodeData:

@@ -5,6 +5,12 @@
     cost, profile, verification, difference  what is laid over the modules, where there is any
 
 Texts are stored once, and named by number. Flows that look the same, as those of equal layers do, share one layout.
+
+    {"modules": {"name": [1, 2], "parent": [-1, 0]}, "flows": [{"module": 1, "layout": 0, …}], "texts": ["", "encoder"]}
+
+The order in which columns are made is part of the result: whoever uses a text or a value first gives it its number.
+Lists of values are cut at fixed lengths, because the page is one file that a browser reads at once; what is left out is
+counted beside it.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from modelexport.record.results.cost import Cost
 from modelexport.record.results.diff import Diff
 from modelexport.show.data.overlays import Overlay, Profiled, Verified
 from modelexport.show.page.difference import difference_columns
-from modelexport.show.page.flow import Box, CallFlow, Entering, Flows, Group, Inner, Leaving, Own, draw_flow, flows_of
+from modelexport.show.page.flow import Box, CallFlow, Entering, Group, Inner, Leaving, Own, draw_flow, flows_of
 from modelexport.show.page.layout import Pair, laid_out
 from modelexport.show.page.modules import (
     call_columns,
@@ -56,20 +62,16 @@ class FlowColumns:
     def __init__(
         self, provenance: Provenance, numbering: Numbering, unmoved: Collection[str], *, own_nodes: bool
     ) -> None:
-        self._provenance = provenance
-        self._numbering = numbering
-        self._own_nodes = own_nodes
-        self._unmoved = unmoved
+        self._provenance, self._numbering = provenance, numbering
+        self._unmoved, self._own_nodes = unmoved, own_nodes
         self._layouts = Distinct[tuple[int, tuple[Pair, ...]]]()
 
-    def flows(self, flows: Flows) -> list[Json]:
-        return [self._flow(call, flow) for call, flow in flows.items()]
-
     def layouts(self) -> list[Json]:
+        """Asked for last: flows add to them."""
         layouts = [laid_out(count, edges) for count, edges in self._layouts.values]
         return [{"boxes": layout.boxes, "bends": layout.bends} for layout in layouts]
 
-    def _flow(self, call: ModuleCall, flow: CallFlow) -> Json:
+    def flow(self, call: ModuleCall, flow: CallFlow) -> Json:
         """A flow with a single box has nothing to draw: then only what enters and leaves is listed."""
         drawing = draw_flow(flow, self._unmoved, own_nodes=self._own_nodes)
         pairs = tuple((edge.source, edge.target) for edge in drawing.edges)
@@ -88,15 +90,13 @@ class FlowColumns:
             document["boxes"] = [self._box(group) for group in drawing.groups]
             document["cut"] = [[edge.source, edge.target] for edge in drawing.cut]
             document["edges"] = [
-                [edge.source, edge.target, len(edge.values), *self._listed(edge.values)] for edge in drawing.edges
+                [edge.source, edge.target, len(edge.values), *self._values(edge.values, _MOST_VALUES)]
+                for edge in drawing.edges
             ]
         return document
 
     def _values(self, names: Sequence[str], most: int) -> list[int]:
         return self._numbering.values.numbers_of(names[:most])
-
-    def _listed(self, names: Sequence[str]) -> list[int]:
-        return self._values(names, _MOST_VALUES)
 
     def _box(self, group: Group) -> list[int]:
         """Its kind, and what it stands for; several boxes, or a node where there are none, are a text and a number."""
@@ -114,19 +114,20 @@ class FlowColumns:
 
     def _summary(self, group: Group) -> str:
         """What a box stands for that several were put into: modules and operators, the most frequent first."""
-        counted = Counter(word for box in group for word in self._words(box))
+        counted = Counter(map(self._word, group))
         shown = [f"{word} ×{count}" if count > 1 else word for word, count in counted.most_common(_MOST_OPERATORS)]
         more = len(counted) - _MOST_OPERATORS
         return ", ".join([*shown, f"+{more} more"] if more > 0 else shown)
 
-    def _words(self, box: Box) -> Iterator[str]:
-        if isinstance(box, Own):
-            yield self._provenance.nodes[box.key].op_type
-        elif isinstance(box, Inner):
-            module = self._provenance.hierarchy.modules.get(box.call.path)
-            yield module.class_name if module else box.call.path
-        else:
-            yield "value"
+    def _word(self, box: Box) -> str:
+        """What a box counts as in the title of a group: its operator, its class, or just a value."""
+        match box:
+            case Own(key):
+                return self._provenance.nodes[key].op_type
+            case Inner(call):
+                module = self._provenance.hierarchy.modules.get(call.path)
+                return module.class_name if module else call.path
+        return "value"
 
 
 MOST_NODES = 50_000  # beyond that, a browser takes seconds to answer
@@ -165,7 +166,8 @@ def page_data(subject: PageSubject, *, nodes: bool = True) -> Json:
     edges = file.provenance_with_edges.known_edges()
     unmoved = {*provenance.nodes, *edges.values} - file.graph.computed
     drawn = FlowColumns(provenance, numbering, unmoved, own_nodes=nodes)
-    flows = drawn.flows(flows_of(provenance, edges))
+    # Before the rows that they add to: layouts, values and texts are numbered as flows first use them.
+    flows = [drawn.flow(call, flow) for call, flow in flows_of(provenance, edges).items()]
     return {
         "version": _VERSION,
         "file": {"name": subject.name, "nodes": len(provenance.nodes), "facts": list(map(list, subject.facts))},

@@ -12,6 +12,11 @@ steps as there is room for; then all of its nodes between the same modules; then
 
 A part that very many others read, such as a mask, would hide everything else behind its lines. Those that lead far on
 are left out, if what they lead to still has another one.
+
+    before                                          after
+    Shape ─► Gather ─► Concat ─► Reshape            not drawn (shapes), unless the module has nothing else
+    MatMul ─► Add ─► Erf ─► Mul                     beyond 60 boxes, one: "MatMul, Add, Erf, +1 more"
+    layer.0 ─► layer.1 ─► … ─► layer.79             layer.0 … layer.15, one box, layer.64 … layer.79
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 from modelexport.graph.algorithms import UnionFind
@@ -68,6 +73,7 @@ class CallFlow:
     edges: dict[tuple[Box, Box], list[str]] = field(default_factory=dict)
 
     def connect(self, source: Box, target: Box, value: str) -> None:
+        """A value that several nodes of a box read is carried once; readers of one value come one after another."""
         if source != target:
             carried = self.edges.setdefault((source, target), [])
             if value not in carried[-1:]:
@@ -75,6 +81,7 @@ class CallFlow:
 
     @property
     def enters(self) -> list[str]:
+        """What the call reads from elsewhere, each value once."""
         return list(dict.fromkeys(box.value for box, _ in self.edges if isinstance(box, Entering)))
 
     @property
@@ -87,7 +94,7 @@ Flows = Mapping[ModuleCall, CallFlow]
 
 def flows_of(provenance: Provenance, edges: Edges) -> Flows:
     """One for each call that has a node inside of it."""
-    return _Flows(provenance, edges).found
+    return _Flows(provenance, edges).by_call
 
 
 class _Flows:
@@ -96,26 +103,19 @@ class _Flows:
     def __init__(self, provenance: Provenance, edges: Edges) -> None:
         self._provenance = provenance
         self._stacks: dict[ModuleCall, tuple[_Seen, ...]] = {}
-        self._seen: dict[str, tuple[_Seen, ...]] = {}
-        self.found: dict[ModuleCall, CallFlow] = {}
+        self.by_call: dict[ModuleCall, CallFlow] = {}
         for key in provenance.nodes:
             for call, box in self._boxes(key):
-                self.found.setdefault(call, CallFlow()).boxes[box] = None
+                self.by_call.setdefault(call, CallFlow()).boxes[box] = None
+        # Weights are listed with their module; as boxes they would be more than half of every drawing.
         returned = frozenset(edges.outputs)
-        for value in edges.values:
-            if value not in edges.initializers:
-                self._add(value, edges, value in returned)
-
-    def _add(self, value: str, edges: Edges, is_output: bool) -> None:
-        makers = edges.producers.get(value, ())
-        readers = edges.consumers.get(value, ())
-        for maker in makers:
-            for reader in readers:
+        for value in (value for value in edges.values if value not in edges.initializers):
+            makers, readers = edges.producers.get(value, ()), edges.consumers.get(value, ())
+            for maker, reader in product(makers, readers):
                 self._pass(value, maker, reader)
-            if is_output:
+            for maker in makers if value in returned else ():
                 self._leave(value, self._boxes(maker))
-        if not makers:
-            for reader in readers:
+            for reader in () if makers else readers:
                 self._enter(value, self._boxes(reader))
 
     def _pass(self, value: str, maker: str, reader: str) -> None:
@@ -125,34 +125,34 @@ class _Flows:
         if shared:
             # Up to here both lie in the same calls: the innermost of these sees two boxes, the others one.
             call = before[shared - 1].call
-            self.found[call].connect(before[shared - 1].box, after[shared - 1].box, value)
+            self.by_call[call].connect(before[shared - 1].box, after[shared - 1].box, value)
         self._leave(value, before[shared:])
         self._enter(value, after[shared:])
 
     def _leave(self, value: str, seen: Sequence[_Seen]) -> None:
+        """Every call that holds the maker and not the reader sees the value leave."""
         for call, box in seen:
-            self.found[call].connect(box, Leaving(value), value)
+            self.by_call[call].connect(box, Leaving(value), value)
 
     def _enter(self, value: str, seen: Sequence[_Seen]) -> None:
+        """Every call that holds the reader and not the maker sees the value enter."""
         for call, box in seen:
-            self.found[call].connect(Entering(value), box, value)
+            self.by_call[call].connect(Entering(value), box, value)
 
     def _boxes(self, key: str) -> tuple[_Seen, ...]:
         """The calls around a node, outermost first, and what each of them sees of it."""
-        if key not in self._seen:
-            ancestor = self._provenance.nodes[key].attribution.ancestor
-            self._seen[key] = () if ancestor is None else (*self._around(ancestor), _Seen(ancestor, Own(key)))
-        return self._seen[key]
-
-    def _around(self, call: ModuleCall) -> tuple[_Seen, ...]:
-        """What the calls around one see of it."""
+        call = self._provenance.nodes[key].attribution.ancestor
+        if call is None:
+            return ()
         if call not in self._stacks:
             pairs = pairwise(self._provenance.hierarchy.stack(call))
             self._stacks[call] = tuple(_Seen(outer, Inner(inner)) for outer, inner in pairs)
-        return self._stacks[call]
+        return (*self._stacks[call], _Seen(call, Own(key)))
 
 
 class _Seen(NamedTuple):
+    """A call, and the box that it sees of a node: the node itself, or the call inside that holds it."""
+
     call: ModuleCall
     box: Box
 
@@ -198,14 +198,14 @@ class DrawnFlow:
 def draw_flow(flow: CallFlow, unmoved: Collection[str], *, own_nodes: bool = True) -> DrawnFlow:
     """`unmoved` are the values that are left out. Without `own_nodes` nodes of the module itself are put together."""
     shown, hidden = _without(flow, unmoved)
-    plain = {box: index for index, box in enumerate(shown.boxes)}
     steps: list[Callable[[_Shown], Mapping[Box, int]]] = [_by_chain, _by_band, _by_stage, _by_row]
-    drawn = _quotient(shown, plain)
+    drawn = _quotient(shown, {box: index for index, box in enumerate(shown.boxes)})
     for step in steps if own_nodes else steps[2:]:
         if own_nodes and len(drawn.groups) <= MOST_BOXES:
             break
-        own_nodes = True
+        own_nodes = True  # one step is taken in any case; further ones only if there are still too many
         drawn = _quotient(shown, step(shown))
+    # The page then says that boxes stand for several nodes.
     folded = len(drawn.groups) < len(shown.boxes)
     cut = _cut(len(drawn.groups), drawn.edges)
     return DrawnFlow(drawn.groups, tuple(edge for edge in drawn.edges if edge not in cut), tuple(cut), hidden, folded)
@@ -219,9 +219,9 @@ def _cut(count: int, edges: Sequence[DrawnEdge]) -> Collection[DrawnEdge]:
         leaving.setdefault(edge.source, []).append(edge)
     arriving = Counter(edge.target for edge in edges)
     cut: dict[DrawnEdge, None] = {}
-    for fan in leaving.values():
-        far = sorted(fan, key=lambda edge: order[edge.target])[_NEAR:] if len(fan) > _MOST_LEAVING else []
-        for edge in far:
+    for fan in (fan for fan in leaving.values() if len(fan) > _MOST_LEAVING):
+        for edge in sorted(fan, key=lambda edge: order[edge.target])[_NEAR:]:
+            # A box that nothing led to would seem to be an input.
             if arriving[edge.target] > 1:
                 arriving[edge.target] -= 1
                 cut[edge] = None
@@ -230,6 +230,8 @@ def _cut(count: int, edges: Sequence[DrawnEdge]) -> Collection[DrawnEdge]:
 
 @dataclass(frozen=True)
 class _Shown:
+    """A flow without what is left out: its boxes in the order of the file, and the edges between them."""
+
     boxes: tuple[Box, ...]
     edges: Mapping[tuple[Box, Box], Sequence[str]]
 
@@ -278,7 +280,7 @@ def _by_chain(shown: _Shown) -> Mapping[Box, int]:
 
 def _by_stage(shown: _Shown) -> Mapping[Box, int]:
     """Nodes of the module itself that are connected, with as many modules before them."""
-    stages = _stages(shown)
+    stages = _longest_ways(shown, Inner)
     sets = UnionFind(shown.boxes)
     for source, target in shown.edges:
         if isinstance(source, Own) and isinstance(target, Own) and stages[source] == stages[target]:
@@ -291,7 +293,7 @@ def _by_band(shown: _Shown) -> Mapping[Box, int]:
 
     Both grow along every edge, so that boxes made of them never lie on a cycle.
     """
-    stages, depths = _stages(shown), _depths(shown)
+    stages, depths = _longest_ways(shown, Inner), _longest_ways(shown, object)
     own = [pair for pair in shown.edges if isinstance(pair[0], Own) and isinstance(pair[1], Own)]
     beside = [(source, target) for source, target in own if stages[source] == stages[target]]
     deepest = max(depths.values(), default=0) + 1
@@ -307,31 +309,25 @@ def _by_band(shown: _Shown) -> Mapping[Box, int]:
     return numbers
 
 
-def _depths(shown: _Shown) -> Mapping[Box, int]:
-    """How many boxes a value has passed before it comes to one."""
-    before, _ = shown.neighbours()
-    depths: dict[Box, int] = {}
-    for box in shown.ordered:
-        depths[box] = max((depths[source] + 1 for source in before[box] if source in depths), default=0)
-    return depths
+def _longest_ways(shown: _Shown, counted: type[object]) -> Mapping[Box, int]:
+    """How many boxes of a kind a value has passed on the longest way to each box.
 
-
-def _stages(shown: _Shown) -> Mapping[Box, int]:
-    """How many modules a value has passed on the longest way to a box."""
+    Of all kinds this is the depth of a box; of modules alone, its stage.
+    """
     before, _ = shown.neighbours()
-    stages: dict[Box, int] = {}
+    lengths: dict[Box, int] = {}
     for box in shown.ordered:
-        known = (stages[source] + isinstance(source, Inner) for source in before[box] if source in stages)
-        stages[box] = max(known, default=0)
-    return stages
+        # A source that is not there yet closes a cycle, which has no longest way.
+        known = (lengths[source] + isinstance(source, counted) for source in before[box] if source in lengths)
+        lengths[box] = max(known, default=0)
+    return lengths
 
 
 def _by_row(shown: _Shown) -> Mapping[Box, int]:
     """As by stage, with one box for the middle of everything that there is too much of."""
-    stages, numbers = _stages(shown), _by_stage(shown)
+    stages, numbers = _longest_ways(shown, Inner), _by_stage(shown)
     sets = UnionFind(shown.boxes)
-    inner = [box for box in shown.ordered if isinstance(box, Inner)]
-    middle = inner[_ENDS:-_ENDS]
+    middle = [box for box in shown.ordered if isinstance(box, Inner)][_ENDS:-_ENDS]
     sets.join_all(middle)
     depths = {stages[box] for box in middle}
     own = [box for box in shown.boxes if isinstance(box, Own)]
@@ -342,13 +338,10 @@ def _by_row(shown: _Shown) -> Mapping[Box, int]:
         sets.join(firsts.setdefault(numbers[box], box), box)
     for kind in (Entering, Leaving):
         sets.join_all([box for box in shown.boxes if isinstance(box, kind)][_MOST_ENTERING:])
-    return _capped(shown.boxes, sets.numbers())
-
-
-def _capped(boxes: Sequence[Box], numbers: Mapping[Box, int]) -> Mapping[Box, int]:
-    """If nothing else helped, the last groups are one."""
-    order = {number: position for position, number in enumerate(dict.fromkeys(numbers[box] for box in boxes))}
-    return {box: min(order[numbers[box]], MOST_BOXES - 1) for box in boxes}
+    joined = sets.numbers()
+    order = {number: position for position, number in enumerate(dict.fromkeys(joined[box] for box in shown.boxes))}
+    # If nothing else helped, the last groups are one.
+    return {box: min(order[joined[box]], MOST_BOXES - 1) for box in shown.boxes}
 
 
 def _quotient(shown: _Shown, numbers: Mapping[Box, int]) -> DrawnFlow:

@@ -8,6 +8,10 @@ Names in a model come from whoever made it. The data is compressed and in base64
 that holds it; the scripts put names on the page as text alone; and a Content-Security-Policy
 (https://developer.mozilla.org/docs/Web/HTTP/CSP) lets no other script run than the two whose hashes it has, and
 nothing be fetched from anywhere.
+
+    page.html   {{policy}} {{title}} {{style}} {{data}} {{script}} {{plotly}}     marks that are filled in
+
+A page of a model without a change is the same file byte for byte, so that it can be compared and cached.
 """
 
 from __future__ import annotations
@@ -26,23 +30,10 @@ from modelexport.errors import ExtraMissing, UserError
 from modelexport.show.page.nodes import Json
 
 # In this order: each file uses what those before it define.
-SCRIPTS = (
-    "text.js",
-    "model.js",
-    "route.js",
-    "theme.js",
-    "colours.js",
-    "tree.js",
-    "search.js",
-    "map.js",
-    "flow_drawing.js",
-    "flow_keys.js",
-    "flow.js",
-    "tables.js",
-    "details.js",
-    "keys.js",
-    "page.js",
-)
+_STATE = ("text", "model", "route", "theme", "colours")  # the data, what is selected, how it is coloured
+_VIEWS = ("tree", "search", "map", "flow_drawing", "flow_keys", "flow")
+_PANES = ("tables", "details", "keys", "page")  # `page` is the last: it starts everything
+SCRIPTS = tuple(f"{name}.js" for name in (*_STATE, *_VIEWS, *_PANES))
 _MARK = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -50,11 +41,13 @@ def page_html(title: str, data: Json) -> str:
     """Marks such as `{{style}}` are replaced in one pass, so that no text that is put in is searched again."""
     plotly = plotly_script()
     script = "\n".join(['"use strict";', "(() => {", *map(_part, SCRIPTS), "})();"])
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     parts = {
         "policy": _policy(script, plotly),
         "title": _title(title),
         "style": _part("page.css"),
-        "data": _packed(data),
+        # `mtime=0`: the same model makes the same page, byte for byte.
+        "data": base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii"),
         "script": script,
         "plotly": plotly,
     }
@@ -79,31 +72,24 @@ def plotly_script() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise ExtraMissing(
-            "the page needs plotly, which is not installed", "Install it: pip install modelexport[view]"
-        ) from error
+        hint = "Install it: pip install modelexport[view]"
+        raise ExtraMissing("the page needs plotly, which is not installed", hint) from error
     return str(get_plotlyjs())
 
 
 def _part(name: str) -> str:
+    """Files of the package, also where it is installed as a zip."""
     return resources.files("modelexport.show.page").joinpath(name).read_text(encoding="utf-8")
 
 
-def _packed(data: Json) -> str:
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
-
-
 def _policy(*scripts: str) -> str:
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts) or "'none'"
+    """`unsafe-inline` for styles alone: ours is in the page, and plotly sets more. Without scripts, none may run."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii") for script in scripts)
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
 
 
 HOST = "127.0.0.1"

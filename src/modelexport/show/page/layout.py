@@ -2,6 +2,14 @@
 
 Drawings of equal layers of a model are equal, so that each is laid out once. Boxes that a longer edge passes get a
 place for it, which becomes a bend of the edge.
+
+    A ──────────► D        A            layer 0
+    └─► B ─► C ──┘         B  │         layer 1     the edge A → D passes layers 1 and 2: two bends
+                           C  │         layer 2
+                           D            layer 3
+
+The method is Sugiyama's: https://igraph.org/c/html/latest/igraph-Layout.html describes the implementation. Layers are
+chosen here, and igraph orders the boxes in them so that few edges cross.
 """
 
 from __future__ import annotations
@@ -11,16 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from types import ModuleType
 
 from modelexport.errors import ExtraMissing
 from modelexport.graph.algorithms import topological_order
 
-# Parts of a box's width that places are rounded to.
-_GRID = 20
-
-# Columns between two bends, between a bend and a box, and between two boxes.
-_GAPS = (0.3, 0.65, 1.0)
+_GRID = 20  # parts of a box's width that coordinates are rounded to
+_GAPS = (0.3, 0.65, 1.0)  # columns between two bends, between a bend and a box, and between two boxes
 
 Pair = tuple[int, int]
 Point = tuple[int, int]
@@ -42,6 +46,7 @@ class LayeredLayout:
 def laid_out(count: int, edges: tuple[Pair, ...]) -> LayeredLayout:
     """Cached by its arguments: flows of equal layers of a model ask for the same one."""
     order = flow_order(count, edges)
+    # Sugiyama needs a graph without cycles: edges that close one are turned round, and their bends back again below.
     downward = [(a, b) if order[a] < order[b] else (b, a) for a, b in edges]
     layers = _layers(order, downward)
     links: list[Pair] = []
@@ -49,8 +54,7 @@ def laid_out(count: int, edges: tuple[Pair, ...]) -> LayeredLayout:
     for source, target in downward:
         passed = list(range(len(layers), len(layers) + layers[target] - layers[source] - 1))
         layers += range(layers[source] + 1, layers[target])
-        stops = [source, *passed, target]
-        links += itertools.pairwise(stops)
+        links += itertools.pairwise([source, *passed, target])
         chains.append(passed)
     points = _coordinates(layers, links, count)
     bends = (
@@ -64,7 +68,12 @@ def _coordinates(layers: Sequence[int], links: Sequence[Pair], count: int) -> li
     """The first `count` are boxes, the others bends."""
     if not layers:
         return []
-    graph = _igraph().Graph(len(layers), list(links), directed=True)
+    try:
+        igraph = import_module("igraph")
+    except ImportError as error:
+        hint = "Install it: pip install modelexport[view]"
+        raise ExtraMissing("the page needs igraph, which is not installed", hint) from error
+    graph = igraph.Graph(len(layers), list(links), directed=True)
     layout = graph.layout_sugiyama(layers=list(layers), maxiter=50)
     columns = _apart([layout[number][0] for number in range(len(layers))], layers, count)
     left = min(columns)
@@ -85,15 +94,6 @@ def _apart(columns: Sequence[float], layers: Sequence[int], count: int) -> list[
         for number in row:
             coordinates[number] -= moved
     return coordinates
-
-
-def _igraph() -> ModuleType:
-    try:
-        return import_module("igraph")
-    except ImportError as error:
-        raise ExtraMissing(
-            "the page needs igraph, which is not installed", "Install it: pip install modelexport[view]"
-        ) from error
 
 
 def flow_order(count: int, edges: Sequence[Pair]) -> list[int]:

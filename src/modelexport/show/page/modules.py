@@ -4,6 +4,13 @@ Nodes and weights are counted as all verbs count them (`graph/module_totals.py`)
 
 A new overlay (a figure for each module, such as energy) is a reader in `show/data/overlays.py`, a function here
 that makes columns of it, a line in `data.py:_overlaid`, and a way to colour by it in `colours.js`.
+
+    number  module       nodes
+    0       (model)          3
+    1       encoder         28
+    2       (no module)      5       after all modules: what belongs to none
+
+    {"name": [0, 1], "nodes": [3, 28, 5], …}
 """
 
 from __future__ import annotations
@@ -15,7 +22,7 @@ from pathlib import PurePath
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.module_totals import ModuleTotals
 from modelexport.graph.parameters import ParameterMatching
-from modelexport.graph.types import type_name
+from modelexport.graph.types import Dims, type_name
 from modelexport.record.hierarchy import TensorInfo
 from modelexport.record.polynomial import Polynomial
 from modelexport.record.provenance import Confidence, Provenance
@@ -27,8 +34,10 @@ _NONE = -1  # where a column of numbers has nothing to say
 
 
 def module_columns(file: TaggedFile, tree: ModuleTree, texts: Texts) -> Json:
-    """What `tree.js` and `details.js` show of a module; `_NONE` stands for nothing, which a list of numbers has no
-    word for.
+    """What `tree.js` and `details.js` show of a module.
+
+    The last number of a column of amounts is that of what belongs to no module. `_NONE` stands for nothing, which a
+    list of numbers has no word for.
     """
     provenance = file.provenance
     tags, calls = provenance.tags.by_path, provenance.hierarchy.call_counts
@@ -48,14 +57,9 @@ def module_columns(file: TaggedFile, tree: ModuleTree, texts: Texts) -> Json:
         "aliases": [texts.numbers_of(module.aliases) for module in modules],
         "absent": [texts.number(provenance.absent.get(module.path, "")) for module in modules],
         "tensors": [_tensors(module.tensors, texts) for module in modules],
-        "nodes": [amounts.nodes for amounts in own],
-        "parameters": [amounts.parameters for amounts in own],
-        "bytes": [amounts.bytes for amounts in own],
+        **{name: [getattr(amounts, name) for amounts in own] for name in ("nodes", "parameters", "bytes")},
         # Weights that modules share count for each of them, and once around them: these are no sums of parts.
-        "totals": {
-            "parameters": [amounts.parameters for amounts in inside],
-            "bytes": [amounts.bytes for amounts in inside],
-        },
+        "totals": {name: [getattr(amounts, name) for amounts in inside] for name in ("parameters", "bytes")},
         "confidence": [confidences[level] for level in Confidence],
     }
 
@@ -73,34 +77,30 @@ def call_columns(provenance: Provenance, tree: ModuleTree) -> Json:
 
 def weight_columns(file: TaggedFile, tree: ModuleTree, texts: Texts) -> Json:
     """What is stored in the file, by the module that it is charged to."""
-    known = file.provenance.hierarchy.tensor_owners
+    known, types = file.provenance.hierarchy.tensor_owners, file.types
     shown = [
         (name, attribution, file.graph.initializers[name])
         for name, attribution in file.provenance.initializers.items()
         if name in file.graph.initializers
     ]
+    dtypes = [types.dtype(name) for name, _, _ in shown]
     return {
         "name": [texts.number(name) for name, _, _ in shown],
         "module": [tree.number_of(attribution) for _, attribution, _ in shown],
-        "dtype": [texts.number(_dtype(file, name)) for name, _, _ in shown],
-        "shape": [texts.number(_shape(file, name, tensor.shape)) for name, _, tensor in shown],
+        "dtype": [texts.number(type_name(dtype) if dtype else "") for dtype in dtypes],
+        "shape": [texts.number(_shape(types.dims(name), tensor.shape)) for name, _, tensor in shown],
         "bytes": [tensor.nbytes for _, _, tensor in shown],
         "named": [int(name in known) for name, _, _ in shown],
         "confidence": [attribution.confidence.value for _, attribution, _ in shown],
     }
 
 
-def _dtype(file: TaggedFile, name: str) -> str:
-    dtype = file.types.dtype(name)
-    return type_name(dtype) if dtype else ""
-
-
-def _shape(file: TaggedFile, name: str, shape: Iterable[int]) -> str:
-    dims = file.types.dims(name)
+def _shape(dims: Dims | None, shape: Iterable[int]) -> str:
     return " × ".join(map(str, shape)) if dims is None else shape_text(dims)
 
 
 def _tensors(tensors: Iterable[TensorInfo], texts: Texts) -> list[list[int]]:
+    """Parameters and buffers as PyTorch has them; what the file stores of them is in the columns of weights."""
     shown = ((item.name, " × ".join(map(str, item.shape)) or "scalar", item.dtype) for item in tensors)
     return [texts.numbers_of(words) for words in shown]
 
@@ -113,8 +113,7 @@ def _count_confidences(file: TaggedFile, tree: ModuleTree) -> dict[Confidence, l
     return counts
 
 
-# JSON has no infinity. Decibels never come near this.
-_EQUAL = 999.0
+_EQUAL = 999.0  # JSON has no infinity; decibels never come near this
 _DIGITS = 3  # of microseconds and decibels
 
 
@@ -133,6 +132,7 @@ def _at(size: Polynomial, sizes: Mapping[str, int]) -> int:
 
 
 def profile_columns(profiled: Profiled, tree: ModuleTree, nodes: Mapping[str, int]) -> Json:
+    """Of modules without what is inside of them; nodes that ONNX Runtime made are on no page."""
     own = [0.0] * (tree.no_module + 1)
     for path, time in profiled.own.items():
         own[_number(tree, path)] += time
@@ -142,9 +142,10 @@ def profile_columns(profiled: Profiled, tree: ModuleTree, nodes: Mapping[str, in
 
 def verification_columns(verified: Verified, tree: ModuleTree, nodes: Mapping[str, int], texts: Texts) -> Json:
     """A call that was not compared has null, and is drawn without a colour."""
-    verdicts = verified.calls.values()
+    verdicts, reference = verified.calls.values(), verified.reference
     return {
-        "reference": _without_folder(verified.reference),
+        # The folders of the machine that it was measured on are nobody's business; a hub id stays what it is.
+        "reference": PurePath(reference).name if reference.endswith(".onnx") else reference,
         "calls": {
             "module": [tree.number_at(call.path) for call in verified.calls],
             "call": [call.index for call in verified.calls],
@@ -157,12 +158,8 @@ def verification_columns(verified: Verified, tree: ModuleTree, nodes: Mapping[st
     }
 
 
-def _without_folder(reference: str) -> str:
-    """The folders of the machine that it was measured on are nobody's business; a hub id stays what it is."""
-    return PurePath(reference).name if reference.endswith(".onnx") else reference
-
-
 def _decibels(item: CallVerdict) -> float | None:
+    """None is drawn without a colour, `_EQUAL` as the best there is."""
     if item.sqnr is None:
         return None
     return _EQUAL if math.isinf(item.sqnr) else round(item.sqnr, _DIGITS)

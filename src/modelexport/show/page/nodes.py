@@ -4,6 +4,8 @@
     columns   {"op": [7, 7], "module": [4, 5]}, texts[7] = "Add"
 
 Modules are numbered in the order of the tree; what is in no module has the number after the last.
+
+A column is a list of small numbers, which gzip packs well. A script reads it without making an object for each node.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ class ModuleTree:
 
     @classmethod
     def of(cls, hierarchy: Hierarchy) -> ModuleTree:
+        """A record without modules still has a root, which everything is shown in."""
         modules = dict(hierarchy.modules)
         modules.setdefault(ROOT, Module(ROOT, "", ""))
         return cls(tuple(tree_rows(modules.values())), hierarchy)
@@ -91,8 +94,7 @@ class NodeColumns:
     """`numbers` has the number of each node in them, `values` that of each value that nodes make or read."""
 
     def __init__(self, file: TaggedFile, tree: ModuleTree, texts: Texts) -> None:
-        self._file, self._tree = file, tree
-        self._texts = texts
+        self._file, self._tree, self._texts = file, tree, texts
         self._answers: dict[Attribution, int] = {}
         self._owners = Distinct[tuple[tuple[int, int], ...]]()
         self._evidence = Distinct[tuple[str, ...]]()
@@ -101,16 +103,18 @@ class NodeColumns:
         self.numbers = {key: number for number, key in enumerate(file.provenance.nodes)}
 
     def nodes(self) -> Json:
+        """Called first: it gives the numbers that `answers`, `owners` and `evidence` then list."""
         entries = list(self._file.provenance.nodes.values())
-        known = self._file.graph.by_key
-        text_number = self._texts.number
+        nodes = [self._file.graph.by_key.get(entry.key) for entry in entries]
+        text_number, numbers_of = self._texts.number, self.values.numbers_of
         return {
             "name": [text_number(entry.name) for entry in entries],
             "key": [text_number(entry.key) for entry in entries],
-            "op": [text_number(_operator(entry, known.get(entry.key))) for entry in entries],
+            "op": [text_number(_operator(entry, node)) for entry, node in zip(entries, nodes, strict=True)],
             "answer": [self._answer(entry.attribution) for entry in entries],
-            "inputs": [self._read(known.get(entry.key)) for entry in entries],
-            "outputs": [self._made(known.get(entry.key)) for entry in entries],
+            # An optional input that is left out has an empty name, which is no value.
+            "inputs": [numbers_of(filter(None, node.inputs)) if node else [] for node in nodes],
+            "outputs": [numbers_of(filter(None, node.outputs)) if node else [] for node in nodes],
         }
 
     def answers(self) -> Json:
@@ -137,6 +141,7 @@ class NodeColumns:
         }
 
     def _answer(self, attribution: Attribution) -> int:
+        """Few attributions are distinct: nodes name theirs by number, which keeps the page small."""
         number = self._answers.get(attribution)
         if number is None:
             number = self._answers[attribution] = len(self._rows)
@@ -145,9 +150,8 @@ class NodeColumns:
 
     def _row(self, attribution: Attribution) -> list[int]:
         """One row for each distinct attribution: nodes of one module mostly share theirs."""
-        tree = self._tree
+        tree, layer = self._tree, attribution.layer_id
         owners = tuple((tree.number_at(owner.path), owner.index) for owner in attribution.owners)
-        layer = attribution.layer_id
         return [
             tree.number_of(attribution),
             tree.number_at(attribution.ancestor.path) if attribution.ancestor else tree.no_module,
@@ -159,12 +163,6 @@ class NodeColumns:
             self._texts.number(attribution.role),
             _NONE if layer is None else layer,
         ]
-
-    def _read(self, node: Node | None) -> list[int]:
-        return self.values.numbers_of(filter(None, node.inputs)) if node else []
-
-    def _made(self, node: Node | None) -> list[int]:
-        return self.values.numbers_of(filter(None, node.outputs)) if node else []
 
 
 def _operator(entry: NodeEntry, node: Node | None) -> str:

@@ -13,19 +13,23 @@ A column of the module table is a heading and a cell in `_modules`; if siblings 
 
     node            operator  module                                role             layer  tag           confidence
     node_MatMul_82  MatMul    encoder.layer.0.attention.self.query  attention.query      0  /BertModel/…  exact
+
+Tables are made for any size of model: equal siblings are one row, and levels that do not fit are counted as "inside".
+`--format detailed` shows every module and every node instead.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from modelexport.errors import printable
-from modelexport.inspect.analyze import Analysis, FileFacts, ModuleFacts, NodeFacts, Tally, Unowned
+from modelexport.inspect.analyze import Analysis, ModuleFacts, Tally, Unowned
 from modelexport.inspect.query.answer import Answer
 from modelexport.record.lineage import Relation, descent_of
 from modelexport.record.provenance import Confidence, NodeEntry, Provenance
@@ -41,59 +45,53 @@ from modelexport.show.text.console import (
     table,
 )
 
-# Rows of the module table that can be read at once.
-_FEW = 40
+_FEW = 40  # rows of the module table that can be read at once
+_CHANGED = (
+    "The graph was changed after export: nodes that the record does not know have no module. "
+    "`modelexport relink` finds out where they come from."
+)
 
 
 def analysis_tables(analysis: Analysis, *, detailed: bool = False) -> Iterator[RenderableType]:
-    yield from _head(analysis)
-    yield Text()
-    yield _modules(analysis, detailed)
-    yield Text()
+    yield from (*_head(analysis), Text(), _modules(analysis, detailed), Text())
     yield from _coverage(analysis)
     yield from _roles(analysis)
     yield from _unowned(analysis, detailed)
     if detailed:
-        yield Text()
-        yield _nodes(analysis)
+        yield from (Text(), _nodes(analysis))
 
 
 def _head(analysis: Analysis) -> Iterator[RenderableType]:
     file = analysis.file
+    # Who made the file and with what, for a report of a bug.
+    opsets = ", ".join(f"{domain} {version}" for domain, version in file.opsets.items())
+    tools = ", ".join(f"{name} {version}" for name, version in file.tools.items())
+    origin = f"exported by {file.exporter}, attributed by {file.strategy}"
     yield plain(file.path, "bold")
-    yield from (plain(line, "dim") for line in _facts(file))
+    yield plain(f"{origin} · IR {file.ir_version} · opset {opsets}", "dim")
+    if tools:
+        yield plain(f"with {tools}", "dim")
     if not file.matches_record:
-        yield Text(
-            "The graph was changed after export: nodes that the record does not know have no module. "
-            "`modelexport relink` finds out where they come from.",
-            "yellow",
-        )
+        yield Text(_CHANGED, "yellow")
     if analysis.filter_tag:
         yield plain(f"Only what has a tag with {analysis.filter_tag!r} in it.", "yellow")
 
 
-def _facts(file: FileFacts) -> Iterator[str]:
-    """Who made the file and with what, for a report of a bug."""
-    opsets = ", ".join(f"{domain} {version}" for domain, version in file.opsets.items())
-    tools = ", ".join(f"{name} {version}" for name, version in file.tools.items())
-    origin = f"exported by {file.exporter}, attributed by {file.strategy}"
-    yield f"{origin} · IR {file.ir_version} · opset {opsets}"
-    if tools:
-        yield f"with {tools}"
-
-
 def _modules(analysis: Analysis, detailed: bool) -> Table:
+    """Amounts are of a module with everything inside; operators are its own, or each would be listed at every level."""
     numbers = ("nodes", "params", "size")
     shown = table("Modules", "module", "class", *numbers, "own operators", right=numbers)
     for row in module_rows(analysis.modules, most=0 if detailed else _FEW):
-        module, total = row.item, row.item.total
+        module, own, total = row.item, row.item.own, row.item.total
+        # Nodes that do the work of several modules inside of it are told apart.
+        operators = operators_text(own.op_types) + (f" · {own.shared} shared" if own.shared else "")
         shown.add_row(
             _module_name(row),
             plain(module.class_name, "cyan"),
             str(total.nodes),
             count_text(total.parameters) if total.parameters else "",
             bytes_text(total.bytes) if total.bytes else "",
-            plain(_own_operators(module), "dim"),
+            plain(operators, "dim"),
         )
     return shown
 
@@ -113,13 +111,8 @@ def _shown(module: ModuleFacts) -> tuple[object, ...]:
     return module.class_name, module.calls, total.nodes, total.parameters, bytes_text(total.bytes), own
 
 
-def _own_operators(module: ModuleFacts) -> str:
-    """Its own nodes by operator; those that do the work of several modules inside of it are told apart."""
-    text = operators_text(module.own.op_types)
-    return f"{text} · {module.own.shared} shared" if module.own.shared else text
-
-
 def _module_name(row: GroupedRow[ModuleFacts]) -> Text:
+    """`layer.3 called 2× … 14 inside`: what the row stands for, if that is more than one module called once."""
     name = Text(row.guide, "dim").append_text(plain(row.label or "(model)"))
     if row.count > 1:
         name.append(f" ×{row.count}", "bold").append(" each", "dim")
@@ -135,8 +128,7 @@ def _coverage(analysis: Analysis) -> Iterator[RenderableType]:
     for level in sorted(Confidence, reverse=True):
         counts = *_amount(nodes, nodes.by_confidence[level]), *_amount(initializers, initializers.by_confidence[level])
         shown.add_row(confidence_text(level), *counts)
-    yield shown
-    yield Text()
+    yield from (shown, Text())
     evidence = table("Evidence", "kind", "nodes", "", right=("nodes", ""))
     for kind, count in nodes.by_evidence.items():
         if count:
@@ -157,6 +149,7 @@ def _roles(analysis: Analysis) -> Iterator[RenderableType]:
     shown = table("Roles", "role", "nodes", "", "layers", right=("nodes", ""))
     for role in analysis.roles:
         shown.add_row(plain(role.role), *_amount(tally, role.nodes), _numbers_text(role.layers))
+    # The shares of all rows are to add up to everything.
     without = tally.total - sum(role.nodes for role in analysis.roles)
     if without:
         shown.add_row(Text("(none)", "dim"), *_amount(tally, without), "")
@@ -165,12 +158,8 @@ def _roles(analysis: Analysis) -> Iterator[RenderableType]:
 
 def _numbers_text(numbers: Sequence[int]) -> str:
     """`0-3, 6`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    # Numbers that follow each other are as far from their positions.
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
@@ -194,21 +183,17 @@ def _unowned(analysis: Analysis, detailed: bool) -> Iterator[RenderableType]:
 
 
 def _nodes(analysis: Analysis) -> Table:
-    # A column in which nothing stands is left out: not every record knows roles.
-    known = {
-        "role": any(node.role for node in analysis.nodes),
-        "layer": any(node.layer is not None for node in analysis.nodes),
-    }
-    optional = [column for column, used in known.items() if used]
+    """The long table of `--format detailed`; its last column says why a node is where it is, or why nowhere."""
+    cells = [{"role": node.role, "layer": _layer_text(node.layer)} for node in analysis.nodes]
+    optional = _used_columns(cells)
     columns = ("node", "operator", "module", *optional, "tag", "confidence", "evidence")
     shown = table("Nodes", *columns, right=("layer",))
-    for node in analysis.nodes:
-        owners = modules_text(node.modules)
+    for node, texts in zip(analysis.nodes, cells, strict=True):
         shown.add_row(
             plain(node.name or node.key),
             plain(node.op_type, "cyan"),
-            plain(owners),
-            *(_optional(node, column) for column in optional),
+            plain(modules_text(node.modules)),
+            *(plain(texts[column]) for column in optional),
             plain(node.tag),
             confidence_text(node.confidence),
             plain("; ".join(node.evidence) or node.reason, "dim"),
@@ -216,10 +201,13 @@ def _nodes(analysis: Analysis) -> Table:
     return shown
 
 
-def _optional(node: NodeFacts, column: str) -> Text:
-    if column == "role":
-        return plain(node.role)
-    return plain("" if node.layer is None else str(node.layer))
+def _layer_text(layer: int | None) -> str:
+    return "" if layer is None else str(layer)
+
+
+def _used_columns(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """A column in which nothing stands is left out: not every record knows roles."""
+    return [column for column in (rows[0] if rows else ()) if any(row[column] for row in rows)]
 
 
 def query_names(answer: Answer) -> str:
@@ -229,22 +217,22 @@ def query_names(answer: Answer) -> str:
 
 
 def query_table(answer: Answer) -> Iterator[RenderableType]:
+    """Nodes in the order of the file, which is one that they can run in."""
     nodes, provenance = answer.nodes, answer.provenance
     if nodes:
         label = _labels(provenance)
-        # A column in which nothing stands is left out: not every record knows roles.
-        roles = any(entry.attribution.role for entry in nodes)
-        layers = any(entry.attribution.layer_id is not None for entry in nodes)
-        changed = any(_relation(entry) not in ("", Relation.KEPT) for entry in nodes)
-        optional = [name for name, shown in (("role", roles), ("layer", layers), ("relation", changed)) if shown]
+        relations = [str(descent_of(entry.attribution) or "") for entry in nodes]
+        # In a file that no tool has changed, every node is what it was.
+        if set(relations) <= {"", Relation.KEPT}:
+            relations = [""] * len(nodes)
+        cells = [
+            {"role": entry.attribution.role, "layer": _layer_text(entry.attribution.layer_id), "relation": relation}
+            for entry, relation in zip(nodes, relations, strict=True)
+        ]
+        optional = _used_columns(cells)
         shown = table("", "node", "operator", "module", *optional, "tag", "confidence", right=("layer",))
-        for entry in nodes:
+        for entry, texts in zip(nodes, cells, strict=True):
             attribution = entry.attribution
-            texts = {
-                "role": attribution.role,
-                "layer": "" if attribution.layer_id is None else str(attribution.layer_id),
-                "relation": _relation(entry),
-            }
             shown.add_row(
                 plain(label(entry)),
                 plain(entry.op_type, "cyan"),
@@ -253,8 +241,7 @@ def query_table(answer: Answer) -> Iterator[RenderableType]:
                 plain(provenance.tag(attribution)),
                 confidence_text(attribution.confidence),
             )
-        yield shown
-        yield Text()
+        yield from (shown, Text())
     yield Text(f"{len(nodes)} of {len(provenance.nodes)} nodes", "dim")
 
 
@@ -267,8 +254,3 @@ def _labels(provenance: Provenance) -> Callable[[NodeEntry], str]:
         return entry.key if not entry.name or counts[entry.name] > 1 or is_ambiguous else entry.name
 
     return label
-
-
-def _relation(entry: NodeEntry) -> str:
-    descent = descent_of(entry.attribution)
-    return "" if descent is None else str(descent)

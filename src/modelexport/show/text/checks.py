@@ -7,6 +7,9 @@ encoder.layer.0.attention.output BertSelfOutput and 11 more alike  1 → 1  Add 
 
 strategy           nodes    share  exact  strong  inferred  same  less  other  seconds
 enhanced_semantic    288  100.0 %      0     284         4   287     1      0     0.09
+
+Findings and differences can be thousands, and are mostly alike: the first of a kind is shown and the others are
+counted, unless -v asks for all.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from modelexport.inspect.analyze import FileFacts, ModuleFacts
-from modelexport.inspect.compare import Comparison, Dispute, ModuleDifference, Score, Scores
+from modelexport.inspect.compare import Comparison, ModuleDifference, Scores
 from modelexport.inspect.validate import Finding, Severity, Validation
 from modelexport.record.provenance import Confidence
 from modelexport.show.text.console import (
@@ -43,45 +46,38 @@ def validation_tables(validation: Validation, *, verbose: bool = False) -> Itera
     if validation.written:
         yield plain(f"rewrote the keys of {counted(validation.repaired, 'node')} in {validation.written}")
     for _, group in groupby(validation.findings, key=lambda finding: finding.code):
-        yield from _group(list(group), verbose)
+        findings = list(group)
+        shown = findings if verbose else findings[:_LISTED]
+        yield from map(_line, shown)
+        if len(findings) > len(shown):
+            yield Text(f"  … and {len(findings) - len(shown)} more of this kind (--verbose)", "dim")
     if verbose:
         yield plain("checks: " + ", ".join(validation.checks), "dim")
-    yield _verdict(validation)
-
-
-def _group(findings: list[Finding], verbose: bool) -> Iterator[RenderableType]:
-    """Findings with one code; the first ones stand for the rest."""
-    shown = findings if verbose else findings[:_LISTED]
-    yield from map(_line, shown)
-    if len(findings) > len(shown):
-        yield Text(f"  … and {len(findings) - len(shown)} more of this kind (--verbose)", "dim")
+    errors = len(validation.errors)
+    if validation.findings:
+        counts = f"{counted(errors, 'error')}, {counted(len(validation.findings) - errors, 'warning')}"
+        yield plain(f"{validation.path}: {counts}", "red" if errors else "yellow")
+    else:
+        yield plain(f"{validation.path}: {len(validation.checks)} checks, nothing wrong", "green")
 
 
 def _line(finding: Finding) -> Text:
+    """Severity, code, what it is about, and the message: codes are what scripts look for."""
     line = Text(f"{finding.severity.value} ", _STYLES[finding.severity]).append(f"{finding.code} ", "bold")
     if finding.subject:
         line.append_text(plain(f"{finding.subject}: ", "cyan"))
     return line.append_text(plain(finding.message))
 
 
-def _verdict(validation: Validation) -> Text:
-    errors = len(validation.errors)
-    warnings = len(validation.findings) - errors
-    if not validation.findings:
-        return plain(f"{validation.path}: {len(validation.checks)} checks, nothing wrong", "green")
-    style = "red" if errors else "yellow"
-    return plain(f"{validation.path}: {counted(errors, 'error')}, {counted(warnings, 'warning')}", style)
-
-
 def comparison_tables(comparison: Comparison, *, verbose: bool = False) -> Iterator[RenderableType]:
+    """Without differences, the two heads and one line are all there is."""
     yield _head("a", comparison.a, comparison.nodes.a, comparison.totals_a)
     yield _head("b", comparison.b, comparison.nodes.b, comparison.totals_b)
     if comparison.identical:
         yield Text("No differences.", "green")
         return
     if comparison.differences:
-        yield Text()
-        yield _differences(comparison, verbose)
+        yield from (Text(), _differences(comparison, verbose))
     yield from _only("Modules only in a", comparison.only_a)
     yield from _only("Modules only in b", comparison.only_b)
     if comparison.unattributed:
@@ -96,8 +92,8 @@ def comparison_tables(comparison: Comparison, *, verbose: bool = False) -> Itera
 
 def _head(side: str, file: FileFacts, nodes: int, totals: ModuleFacts | None) -> Text:
     weights = "" if totals is None else f", {bytes_text(totals.total.bytes)} of weights"
-    amounts = f", {counted(nodes, 'node')}{weights}"
-    return Text(f"{side}  ", "bold").append_text(plain(f"{file.path} ({file.exporter}{amounts})"))
+    facts = f"{file.path} ({file.exporter}, {counted(nodes, 'node')}{weights})"
+    return Text(f"{side}  ", "bold").append_text(plain(facts))
 
 
 def _differences(comparison: Comparison, verbose: bool) -> Table:
@@ -107,11 +103,15 @@ def _differences(comparison: Comparison, verbose: bool) -> Table:
     for difference in comparison.differences:
         alike.setdefault((_cells(difference), difference.path if verbose else ""), []).append(difference)
     for ((nodes, removed, added, also), _), group in alike.items():
-        shown.add_row(_names(group), nodes, plain(removed, "red"), plain(added, "green"), plain(also, "yellow"))
+        name = plain(group[0].path or "(model)").append_text(plain(f" {group[0].class_a}", "cyan"))
+        if len(group) > 1:
+            name.append(f" and {len(group) - 1} more alike", "dim")
+        shown.add_row(name, nodes, plain(removed, "red"), plain(added, "green"), plain(also, "yellow"))
     return shown
 
 
 def _cells(difference: ModuleDifference) -> tuple[str, str, str, str]:
+    """What a row says; modules with equal cells become one row."""
     nodes = f"{difference.nodes.a} → {difference.nodes.b}"
     fewer = {name: pair.a - pair.b for name, pair in difference.operators.items() if pair.a > pair.b}
     more = {name: pair.b - pair.a for name, pair in difference.operators.items() if pair.b > pair.a}
@@ -132,12 +132,8 @@ def _also(difference: ModuleDifference) -> Iterator[str]:
         yield f"size {bytes_text(difference.bytes.a)} → {bytes_text(difference.bytes.b)}"
 
 
-def _names(group: Sequence[ModuleDifference]) -> Text:
-    name = plain(group[0].path or "(model)").append_text(plain(f" {group[0].class_a}", "cyan"))
-    return name if len(group) == 1 else name.append(f" and {len(group) - 1} more alike", "dim")
-
-
 def _only(title: str, modules: Sequence[ModuleFacts]) -> Iterator[RenderableType]:
+    """A module that one side lacks has nothing to be compared with, so that it is listed with what it has."""
     if modules:
         yield Text()
         shown = table(title, "module", "class", "nodes", "params", right=("nodes", "params"))
@@ -155,20 +151,23 @@ def _sum_up(comparison: Comparison) -> str:
     added = sum(max(0, pair.b - pair.a) for pair in operators)
     changed = sum(len(difference.changed) for difference in comparison.differences)
     modules = len(comparison.differences)
-    verb = "differs" if modules == 1 else "differ"
-    return f"{counted(modules, 'module')} {verb}: {counted(removed, 'node')} removed, {added} added, {changed} changed"
+    differ = f"{counted(modules, 'module')} {'differs' if modules == 1 else 'differ'}"
+    return f"{differ}: {counted(removed, 'node')} removed, {added} added, {changed} changed"
 
 
 _LEVELS = (Confidence.EXACT, Confidence.STRONG, Confidence.INFERRED)
 
 
 def score_tables(scores: Scores) -> Iterator[RenderableType]:
+    """Strategies side by side, then the nodes on which one contradicts another."""
     total = len(scores.provenance.nodes)
     yield plain(f"{scores.path}: {counted(total, 'node')}")
     numbers = ("nodes", "share", *(level.label for level in _LEVELS), "same", "less", "other", "seconds")
     shown = table("", "strategy", *numbers, right=numbers)
     for score in scores.scores:
-        shown.add_row(*_score_cells(score, total))
+        counts = [*(score.by_confidence.get(level, 0) for level in _LEVELS), score.same, score.less, score.other]
+        share = share_text(score.attributed / total if total else 0.0)
+        shown.add_row(score.strategy, str(score.attributed), share, *map(str, counts), f"{score.seconds:.2f}")
     yield shown
     yield Text("same, less, other: what the merged answer says, less than it, something else", "dim")
     yield Text(f"seconds are for judging; recording took {scores.recording:.1f} s for all of them together", "dim")
@@ -176,26 +175,16 @@ def score_tables(scores: Scores) -> Iterator[RenderableType]:
     yield from note_lines(scores.notes)
 
 
-def _score_cells(score: Score, total: int) -> list[str]:
-    counts = [score.by_confidence.get(level, 0) for level in _LEVELS]
-    numbers = [*counts, score.same, score.less, score.other]
-    share = share_text(score.attributed / total if total else 0.0)
-    return [score.strategy, str(score.attributed), share, *map(str, numbers), f"{score.seconds:.2f}"]
-
-
 def _disputes(scores: Scores) -> Iterator[RenderableType]:
+    """Each with what the merged answer is, and what every strategy that says something else goes by."""
     if not scores.disputes:
         yield Text("no strategy contradicts another", "green")
         return
     yield Text(f"\n{counted(len(scores.disputes), 'node')} on which strategies contradict each other", "bold")
     for dispute in scores.disputes:
-        yield from _dispute(dispute)
-
-
-def _dispute(dispute: Dispute) -> Iterator[RenderableType]:
-    entry = dispute.entry
-    answer = modules_text(entry.attribution.modules)
-    yield plain(f"{entry.name or entry.key} ({entry.op_type}): {answer}, {entry.attribution.confidence.label}")
-    for claim in dispute.claims:
-        why = "; ".join(map(str, claim.evidence))
-        yield plain(f"  {claim.strategy}: {modules_text(claim.owners)}, {claim.confidence.label} ({why})", "dim")
+        entry, attribution = dispute.entry, dispute.entry.attribution
+        answer = f"{modules_text(attribution.modules)}, {attribution.confidence.label}"
+        yield plain(f"{entry.name or entry.key} ({entry.op_type}): {answer}")
+        for claim in dispute.claims:
+            why = "; ".join(map(str, claim.evidence))
+            yield plain(f"  {claim.strategy}: {modules_text(claim.owners)}, {claim.confidence.label} ({why})", "dim")

@@ -14,11 +14,11 @@ from __future__ import annotations
 import io
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -30,6 +30,7 @@ from modelexport.record.provenance import Confidence
 
 
 def emit(text: str, path: Path | None = None) -> None:
+    """To a file atomically: a report that is cut off looks like a complete one."""
     if path is None:
         sys.stdout.write(text)
     else:
@@ -51,6 +52,7 @@ def count_text(number: int) -> str:
 
 
 def bytes_text(number: int) -> str:
+    """As disks and downloads are measured: 1 KB is 1000 bytes."""
     return _scaled(number, _BYTES, " ")
 
 
@@ -113,6 +115,7 @@ def cosine_text(number: float) -> str:
 
 
 def _not_finite(number: float) -> str:
+    """Empty for a number that can be written."""
     if math.isnan(number):
         return "NaN"
     return "" if math.isfinite(number) else "∞" if number > 0 else "-∞"
@@ -123,6 +126,7 @@ _BYTES_PER_STEP = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
 def flops_text(size: Polynomial | None, most: int = 0) -> str:
+    """`?` for what is not known, which is not 0."""
     return _text(size, _FLOPS, most)
 
 
@@ -138,16 +142,14 @@ def _text(size: Polynomial | None, units: tuple[str, ...], most: int) -> str:
     if not size:
         return "0"
     shown = size.terms[:most] if most else size.terms
-    texts = [_term(str(Polynomial(((monomial, 1),))), factor, units) for monomial, factor in shown]
+    texts = []
+    for monomial, factor in shown:
+        product, scaled = str(Polynomial(((monomial, 1),))), _scaled(factor, units, " ")
+        # `batch`, not `1·batch`; but bytes keep their unit: `1 B·batch`.
+        named = product if factor == 1 and not units[0] else f"{scaled}·{product}"
+        texts.append(scaled if product == "1" else named)
     more = " + …" if len(shown) < len(size.terms) else ""
     return " + ".join(texts).replace("+ -", "- ") + more
-
-
-def _term(product: str, factor: int, units: tuple[str, ...]) -> str:
-    scaled = _scaled(factor, units, " ")
-    if product == "1":
-        return scaled
-    return product if factor == 1 and not units[0] else f"{scaled}·{product}"
 
 
 _STYLES = {
@@ -191,6 +193,7 @@ def file_lines(files: Sequence[Path]) -> Iterator[Text]:
 
 
 def note_lines(notes: Iterable[str]) -> Iterator[Text]:
+    """Yellow, because a note says what the result does not tell by itself."""
     return (plain(f"note: {note}", "yellow") for note in notes)
 
 
@@ -203,18 +206,14 @@ def confidence_text(confidence: Confidence) -> Text:
     return Text(confidence.label, _STYLES[confidence])
 
 
-def table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
+def table(title: str, *columns: str, right: Collection[str] = ()) -> Table:
     """A table without lines; the columns named in `right` hold numbers."""
-    numbers = set(right)
     built = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        built.add_column(
-            column,
-            justify="right" if column in numbers else "left",
-            no_wrap=column in numbers,
-            overflow="fold",  # a tag that is cut off cannot be copied
-            header_style="dim",
-        )
+        is_number = column in right
+        justify: JustifyMethod = "right" if is_number else "left"
+        # Folded: a tag that is cut off cannot be copied.
+        built.add_column(column, justify=justify, no_wrap=is_number, overflow="fold", header_style="dim")
     return built
 
 

@@ -7,6 +7,12 @@
 Modules that take less than half a percent of everything are left out unless all are asked for, and so are containers
 without work of their own. A column is a name in `_NUMBERS` and a line in `_cells`, or a heading and a cell in
 `_profile_modules`.
+
+    module                    time    self   median    ±   calls  nodes  op types
+    BertModel              100.0 %   1.2 %  4.21 ms  3 %       1    184  MatMul, Add, +9 more
+      encoder               88.4 %          3.72 ms  4 %       1    162  (fused: query+key 6.1%)
+
+Times are what kernels take as they usually do; the mark `!` is for those whose runs are too far apart to be compared.
 """
 
 from __future__ import annotations
@@ -46,16 +52,17 @@ _NUMBERS = ("FLOPs", "share", "other", "parameters", "weights", "activations", "
 def cost_tables(
     cost: Cost, *, depth: int | None = None, everything: bool = False, verbose: bool = False
 ) -> Iterator[RenderableType]:
+    totals = _measures(cost.total)
+    rows = tree_rows(cost.modules, lambda module: everything or not _is_small_cost(module, totals), depth)
+    modules = _cost_modules(cost, rows, 0 if verbose else _TERMS)
     yield from _cost_head(cost)
-    yield Text()
-    yield _cost_modules(cost, _cost_rows(cost, depth, everything), 0 if verbose else _TERMS)
+    yield from (Text(), modules)
     yield from _foot(cost)
 
 
 def node_tables(cost: Cost, *, verbose: bool = False) -> Iterator[RenderableType]:
     yield from _cost_head(cost)
-    yield Text()
-    yield _nodes(cost.nodes, 0 if verbose else _TERMS)
+    yield from (Text(), _nodes(cost.nodes, 0 if verbose else _TERMS))
     yield from _foot(cost)
 
 
@@ -64,16 +71,15 @@ def _cost_head(cost: Cost) -> Iterator[Text]:
     at = ", ".join(f"{name}={size}" for name, size in cost.at.items())
     yield plain(" · ".join(part for part in (cost.file, at) if part), "bold")
     total = cost.total
-    yield plain(
-        f"{flops_text(total.flops)} FLOPs{_missing(total, 'flops')}, and {flops_text(total.other)} other operations"
-    )
-    yield plain(
-        f"{count_text(total.parameters)} parameters, {size_text(Polynomial.of(total.weight_bytes))} of weights, "
-        f"{size_text(total.activation_bytes)} of activations{_missing(total, 'activation_bytes')}"
-    )
+    flops = f"{flops_text(total.flops)} FLOPs{_missing(total, 'flops')}"
+    weights = f"{count_text(total.parameters)} parameters, {size_text(Polynomial.of(total.weight_bytes))} of weights"
+    activations = f"{size_text(total.activation_bytes)} of activations{_missing(total, 'activation_bytes')}"
+    yield plain(f"{flops}, and {flops_text(total.other)} other operations")
+    yield plain(f"{weights}, {activations}")
 
 
 def _missing(amounts: Amounts, measure: str) -> str:
+    """A sum over what is known is too small: how many nodes are not in it is said in the same line."""
     count = amounts.unknown.get(measure, 0)
     return f" + what {counted(count, 'node')} take{'s' if count == 1 else ''} of which it is not known" if count else ""
 
@@ -81,21 +87,16 @@ def _missing(amounts: Amounts, measure: str) -> str:
 def _foot(cost: Cost) -> Iterator[Text]:
     """How to get numbers in place of axes, and what is not known and why."""
     left = [axis for axis in cost.axes if axis.name not in cost.at]
-    if left:
-        inputs = [f"{axis.name}=…" for axis in left if axis.given]
-        if inputs:
-            yield plain(f"in terms of open axes; for numbers, give them sizes: --at {','.join(inputs)}", "dim")
-        yield from (plain(f"{axis.name}: {axis.source}", "dim") for axis in left if not axis.given)
-    yield from note_lines([*cost.notes, *_reasons(cost)])
-
-
-def _reasons(cost: Cost) -> Iterator[str]:
-    """Why something is not known, the most frequent reasons first."""
+    inputs = ",".join(f"{axis.name}=…" for axis in left if axis.given)
+    if inputs:
+        yield plain(f"in terms of open axes; for numbers, give them sizes: --at {inputs}", "dim")
+    yield from (plain(f"{axis.name}: {axis.source}", "dim") for axis in left if not axis.given)
+    yield from note_lines(cost.notes)
     reasons = Counter(node.reason or "no reason is known" for node in cost.unknown)
-    for reason, count in reasons.most_common(_REASONS):
-        yield f"not known of {counted(count, 'node')}: {reason}"
+    frequent = reasons.most_common(_REASONS)
+    yield from note_lines(f"not known of {counted(count, 'node')}: {reason}" for reason, count in frequent)
     if len(reasons) > _REASONS:
-        yield f"and {len(reasons) - _REASONS} more reasons: --by node --all shows them"
+        yield from note_lines([f"and {len(reasons) - _REASONS} more reasons: --by node --all shows them"])
 
 
 def _cost_modules(cost: Cost, rows: Iterable[TreeRow[ModuleCost]], most: int) -> Table:
@@ -114,6 +115,7 @@ def _cost_modules(cost: Cost, rows: Iterable[TreeRow[ModuleCost]], most: int) ->
 
 
 def _cells(total: Amounts, total_flops: int | None, most: int) -> Iterator[tuple[str, str]]:
+    """Each under the name of its column; which columns are shown is decided by whether all axes have sizes."""
     share = total.flops.value
     yield "FLOPs", flops_text(total.flops, most) + _mark(total, "flops")
     yield "share", share_text(share / total_flops) if total_flops and share is not None else ""
@@ -129,6 +131,7 @@ def _mark(amounts: Amounts, measure: str) -> str:
 
 
 def _nodes(nodes: Sequence[NodeCost], most: int) -> Table:
+    """In the order of the file, with the module that each node is charged to."""
     columns = ("FLOPs", "other", "parameters", "weights", "activations", "times")
     nodes_table = table("", "node", "operator", "module", *columns, right=columns)
     for node in nodes:
@@ -146,26 +149,19 @@ def _nodes(nodes: Sequence[NodeCost], most: int) -> Table:
     return nodes_table
 
 
-def _cost_rows(cost: Cost, depth: int | None, everything: bool) -> list[TreeRow[ModuleCost]]:
-    """Modules that have something to say."""
-    totals = _measures(cost.total)
-    return tree_rows(cost.modules, lambda module: everything or not _is_small_cost(module, totals), depth)
-
-
 def _measures(amounts: Amounts) -> tuple[int, int, int]:
-    return _usual(amounts.flops), amounts.weight_bytes, _usual(amounts.activation_bytes)
-
-
-def _usual(size: Polynomial) -> int:
-    return size.at(dict.fromkeys(size.axes, _USUAL)).value or 0
+    """FLOPs, weights and activations: a module that is small in all of them is left out."""
+    sizes = (amounts.flops, amounts.activation_bytes)
+    flops, activations = (size.at(dict.fromkeys(size.axes, _USUAL)).value or 0 for size in sizes)
+    return flops, amounts.weight_bytes, activations
 
 
 def _is_small_cost(module: ModuleCost, totals: tuple[int, int, int]) -> bool:
-    if not module.path or module.total.unknown:
-        return is_bare_container(module.path, module.class_name, bool(module.own.nodes))
     pairs = zip(_measures(module.total), totals, strict=True)
-    small = all(part <= _SMALL_COST * all_ for part, all_ in pairs)
-    return small or is_bare_container(module.path, module.class_name, bool(module.own.nodes))
+    # What is not known may be much, and the model itself is always worth a row.
+    is_known = bool(module.path) and not module.total.unknown
+    is_small = is_known and all(part <= _SMALL_COST * total for part, total in pairs)
+    return is_small or is_bare_container(module.path, module.class_name, bool(module.own.nodes))
 
 
 def is_bare_container(path: str | None, class_name: str, has_own: bool) -> bool:
@@ -188,19 +184,27 @@ _NOISY, _ALIKE = "!", "≈"  # before the spread; `_legend` explains them
 def profile_tables(
     profile: Profile, *, depth: int | None = None, everything: bool = False, verbose: bool = False
 ) -> Iterator[RenderableType]:
-    yield _profile_head(profile)
-    yield Text()
-    rows = _profile_rows(profile, depth, everything)
-    yield _profile_modules(profile, rows)
+    def is_kept(module: ModuleTime) -> bool:
+        bare = is_bare_container(module.path, module.class_name, bool(module.own))
+        return everything or not (bare or module.time < _SMALL_TIME * profile.time)
+
+    rows = tree_rows(profile.modules, is_kept, depth)
+    yield from (_profile_head(profile), Text(), _profile_modules(profile, rows))
     yield from (plain(line, "dim") for line in _legend([row.item for row in rows]))
     yield plain(f"{share_text(profile.attributed)} of the time of all kernels belongs to a module", "dim")
     yield plain(_sum(profile), "dim" if profile.check.holds else "red")
-    yield from note_lines([*_fallen(profile), *_disturbed(profile), *profile.notes])
+    yield from note_lines(_fallen(profile))
+    if profile.disturbed:
+        usual = f"kernels that took as long as they usually do would take {time_text(profile.time)} a run"
+        busy = f"{usual}, and they take {time_text(profile.busy)}: something else keeps this machine busy"
+        yield from note_lines([busy])
+    yield from note_lines(profile.notes)
     if verbose and profile.seconds:
         yield seconds_line(profile.seconds)
 
 
 def _profile_head(profile: Profile) -> Text:
+    """What a time depends on: runs, optimization, providers; without it two profiles cannot be compared."""
     apart = "spread unknown" if profile.spread is None else f"± {profile.spread / 2:.0%}"
     parts = (
         profile.file,
@@ -213,6 +217,7 @@ def _profile_head(profile: Profile) -> Text:
 
 
 def _profile_modules(profile: Profile, rows: Iterable[TreeRow[ModuleTime]]) -> Table:
+    # With one provider, the column would say the same in every row.
     several = len({*profile.providers, *profile.requested[:1]}) > 1
     numbers = ("time", "self", "median", "±", "calls", "nodes")
     modules_table = table("", "module", *numbers, "op types", *(["providers"] if several else []), right=numbers)
@@ -274,29 +279,8 @@ def _fallen(profile: Profile) -> Iterator[str]:
     yield f"{part} of the time fell back from {asked} to {instead}, in {', '.join(paths[:_FALLEN])}{more}"
 
 
-def _disturbed(profile: Profile) -> Iterator[str]:
-    if profile.disturbed:
-        usual = f"kernels that took as long as they usually do would take {time_text(profile.time)} a run"
-        yield f"{usual}, and they take {time_text(profile.busy)}: something else keeps this machine busy"
-
-
 def _short(provider: str) -> str:
     return provider.removesuffix("ExecutionProvider")
-
-
-def _profile_rows(profile: Profile, depth: int | None, everything: bool) -> list[TreeRow[ModuleTime]]:
-    """Modules that have something to say."""
-
-    def is_kept(module: ModuleTime) -> bool:
-        bare = is_bare_container(module.path, module.class_name, bool(module.own))
-        return everything or not (bare or module.time < _SMALL_TIME * profile.time)
-
-    return tree_rows(profile.modules, is_kept, depth)
-
-
-def _relative(path: str, above: str) -> str:
-    """A path as it is called inside of another one; that one itself by its last name."""
-    return path.rpartition(".")[2] if path == above else relative_path(path, above)
 
 
 def _details(module: ModuleTime, total_time: float) -> Iterator[str]:
@@ -312,13 +296,16 @@ def _details(module: ModuleTime, total_time: float) -> Iterator[str]:
 
 def _shared(group: SharedTime, above: str, total_time: float) -> str:
     """A kernel for several modules is told of the module around them."""
-    names = [_relative(path, above) or "(model)" for path in group.modules]
+    # The module around them may be one of them: it goes by its last name.
+    paths = (path.rpartition(".")[2] if path == above else relative_path(path, above) for path in group.modules)
+    names = [path or "(model)" for path in paths]
     shown = names[:_SHARERS] + ([f"{len(names) - _SHARERS} more"] if len(names) > _SHARERS else [])
     listed = f"one of: {' or '.join(shown)}" if group.unclear else f"fused: {'+'.join(shown)}"
     return f"{listed} {group.time / total_time:.1%}" if total_time else listed
 
 
 def _providers(module: ModuleTime) -> str:
+    """In shares of the module, because a fallback of one small node matters little."""
     total = sum(module.providers.values())
     named = {_short(name): time for name, time in module.providers.items()}
     return ", ".join(f"{name} {time / total:.0%}" for name, time in named.items()) if total else ", ".join(named)

@@ -9,6 +9,8 @@
 
 Modules in which the same is different are one group: that twelve layers changed alike is one thing to know. The HTML
 page (`show/page/difference.py`) shows the same sections and groups.
+
+Lines have no colours and no columns: they are Markdown lists, which a pull request shows as lists too.
 """
 
 from __future__ import annotations
@@ -21,39 +23,25 @@ from dataclasses import dataclass
 from modelexport.errors import printable
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.polynomial import Polynomial
-from modelexport.record.results.diff import (
-    Change,
-    CostChange,
-    Diff,
-    FieldChange,
-    ModuleChange,
-    NodeChange,
-    NodeRef,
-    Renamed,
-    Side,
-    WeightChange,
-    WeightForm,
-)
+from modelexport.record.results import diff as results
 from modelexport.show.module_tree import join_paths, path_numbers, path_pattern
 from modelexport.show.text.console import count_text, counted, flops_text, share_text, size_text
 
-# More operators of one replacement are counted and not listed.
-_LISTED = 4
+_LISTED = 4  # more operators of one replacement are counted and not listed
 _SHOWN = 8  # operators that are named with their number
 _MANY_TIMES = 100  # relative differences beyond say nothing but that it is another weight
-# Of what depends on open axes.
-_TERMS = 3
+_TERMS = 3  # of a polynomial in open axes
 
 _FORMS = {
-    WeightForm.VALUES: "",  # how far they are apart says it
-    WeightForm.SHAPE: "another shape",
-    WeightForm.CAST: "cast",
-    WeightForm.QUANTIZED: "quantized",
-    WeightForm.TRANSPOSED: "transposed",
-    WeightForm.RESHAPED: "reshaped",
-    WeightForm.UNREAD: "not read",
-    WeightForm.ADDED: "added",
-    WeightForm.REMOVED: "removed",
+    results.WeightForm.VALUES: "",  # how far they are apart says it
+    results.WeightForm.SHAPE: "another shape",
+    results.WeightForm.CAST: "cast",
+    results.WeightForm.QUANTIZED: "quantized",
+    results.WeightForm.TRANSPOSED: "transposed",
+    results.WeightForm.RESHAPED: "reshaped",
+    results.WeightForm.UNREAD: "not read",
+    results.WeightForm.ADDED: "added",
+    results.WeightForm.REMOVED: "removed",
 }
 
 
@@ -61,33 +49,30 @@ _FORMS = {
 class Group:
     """Modules of which the same can be said. `lines` say what is different inside of each of them."""
 
-    change: Change
+    change: results.Change
     title: str
-    members: tuple[ModuleChange, ...]
+    members: tuple[results.ModuleChange, ...]
     lines: tuple[str, ...]
 
 
-def group_modules(modules: Iterable[ModuleChange]) -> list[Group]:
+def group_modules(modules: Iterable[results.ModuleChange]) -> list[Group]:
     """In the order of the first module of each group."""
-    members_by_key: dict[object, list[ModuleChange]] = {}
+    members_by_key: dict[object, list[results.ModuleChange]] = {}
     for module in modules:
         key = (module.change, path_pattern(module.path), module.classes, _likeness(module))
         members_by_key.setdefault(key, []).append(module)
-    return [_group(tuple(members)) for members in members_by_key.values()]
+    groups = map(tuple, members_by_key.values())
+    return [Group(members[0].change, _title(members), members, tuple(_lines(members))) for members in groups]
 
 
-def _group(members: tuple[ModuleChange, ...]) -> Group:
-    first = members[0]
-    return Group(first.change, _title(members), members, tuple(_lines(members)))
-
-
-def _title(members: Sequence[ModuleChange]) -> str:
+def _title(members: Sequence[results.ModuleChange]) -> str:
+    """Which modules, of which class, and how large they are if a side lacks them."""
     first = members[0]
     name = join_paths([member.path for member in members])
     if first.class_changed:
         return f"{name} {first.classes[0]} → {first.classes[1]}"
     title = " ".join(filter(None, (name, first.classes[0] or first.classes[1])))
-    if first.change is Change.CHANGED:
+    if first.change is results.Change.CHANGED:
         return title
     nodes = first.nodes.left or first.nodes.right
     parameters = f", {count_text(first.parameters)} parameters" if first.parameters else ""
@@ -95,40 +80,32 @@ def _title(members: Sequence[ModuleChange]) -> str:
     return f"{title} ({counted(nodes, 'node')}{parameters}{each})"
 
 
-def _likeness(module: ModuleChange) -> object:
+def _likeness(module: results.ModuleChange) -> object:
     """What must be the same of two modules to be told together: everything but names and how much weights differ."""
-    changes = Counter(_change_key(change) for change in module.changes)
-    weights = Counter(_weight_key(change, module) for change in module.weights)
-    return (
-        frozenset(changes.items()),
-        frozenset(weights.items()),
-        module.nodes,
-        module.parameters,
-        cost_text(module.cost),
-    )
+    # Counted and without order: in which order changes were found says nothing about the modules.
+    changes = frozenset(Counter(_change_text(change, named=False) for change in module.changes).items())
+    weights = frozenset(Counter(_weight_key(change, module) for change in module.weights).items())
+    return changes, weights, module.nodes, module.parameters, cost_text(module.cost)
 
 
-def _change_key(change: NodeChange) -> str:
-    return _change_text(change, named=False)
-
-
-def _weight_key(weight: WeightChange, module: ModuleChange) -> tuple[object, ...]:
+def _weight_key(weight: results.WeightChange, module: results.ModuleChange) -> tuple[object, ...]:
+    """By the name inside of the module: the same change of `layer.0.weight` and `layer.1.weight` is one line."""
     shapes = tuple((side.dtype, side.shape) if side else None for side in (weight.left, weight.right))
     return weight.form, _short_name(weight, module), shapes, weight.values
 
 
-def _lines(members: Sequence[ModuleChange]) -> Iterator[str]:
+def _lines(members: Sequence[results.ModuleChange]) -> Iterator[str]:
     """A change that several nodes have is told once; of a module alone, with the names of its nodes."""
     first = members[0]
-    same_changes: dict[str, list[NodeChange]] = {}
+    same_changes: dict[str, list[results.NodeChange]] = {}
     for change in first.changes:
-        same_changes.setdefault(_change_key(change), []).append(change)
+        same_changes.setdefault(_change_text(change, named=False), []).append(change)
     for text, changes in same_changes.items():
         if len(members) == 1 and (len(changes) == 1 or any(map(_names_values, changes[0].fields))):
             yield from (_change_text(change, named=True) for change in changes)
         else:
             yield f"{text} ({len(changes)} times)" if changes[1:] else text
-    weights: dict[object, list[WeightChange]] = {}
+    weights: dict[object, list[results.WeightChange]] = {}
     for module in members:
         for weight in module.weights:
             weights.setdefault(_weight_key(weight, module), []).append(weight)
@@ -138,30 +115,31 @@ def _lines(members: Sequence[ModuleChange]) -> Iterator[str]:
         yield f"cost: {cost_text(first.cost)}"
 
 
-def _change_text(change: NodeChange, *, named: bool) -> str:
+def _change_text(change: results.NodeChange, *, named: bool) -> str:
+    """`named`: with the name of the node, which says something of one module, and nothing of twelve alike."""
     left, right = operators(change.left), operators(change.right)
     nodes = change.left or change.right
     name = f" `{nodes[0].name or nodes[0].key}`" if named and len(nodes) == 1 else ""
-    if change.change is Change.CHANGED:
+    if change.change is results.Change.CHANGED:
         fields = "; ".join(_field_text(field, named=named) for field in change.fields)
         return f"changed {left}{name}: {fields}"
-    if change.change is Change.REPLACED:
+    if change.change is results.Change.REPLACED:
         return f"replaced {left} → {right}{name}"
     return f"{change.change} {left or right}{name}"
 
 
-def _field_text(field: FieldChange, *, named: bool) -> str:
+def _field_text(field: results.FieldChange, *, named: bool) -> str:
     if _names_values(field) and not named:
         return f"another value as {field.what}"
     return f"{field.what} {field.left or 'none'} → {field.right or 'none'}"
 
 
-def _names_values(field: FieldChange) -> bool:
+def _names_values(field: results.FieldChange) -> bool:
     """Inputs, and what bodies return, go by the names of values, which say nothing of several modules at once."""
     return not field.what.startswith(("attribute", "output"))
 
 
-def operators(nodes: Sequence[NodeRef]) -> str:
+def operators(nodes: Sequence[results.NodeRef]) -> str:
     """The operators in their order; counted where they are many."""
     names = [node.op_type for node in nodes]
     if len(names) <= _LISTED:
@@ -172,13 +150,13 @@ def operators(nodes: Sequence[NodeRef]) -> str:
     return f"{len(names)} nodes ({listed}{f', {rest} more' if rest > 0 else ''})"
 
 
-def _short_name(weight: WeightChange, module: ModuleChange) -> str:
+def _short_name(weight: results.WeightChange, module: results.ModuleChange) -> str:
     """Inside of its module; empty if the name does not say where it belongs, and several have such names."""
     path = ModuleCall.parse(module.path).path
     return weight.name.removeprefix(f"{path}.") if path and weight.name.startswith(f"{path}.") else ""
 
 
-def _weight_text(weights: Sequence[WeightChange], module: ModuleChange) -> str:
+def _weight_text(weights: Sequence[results.WeightChange], module: results.ModuleChange) -> str:
     """A small constant with its numbers, others with how far they are apart."""
     first = weights[0]
     name = _short_name(first, module) or (f"`{first.name}`" if len({weight.name for weight in weights}) == 1 else "")
@@ -191,7 +169,8 @@ def _weight_text(weights: Sequence[WeightChange], module: ModuleChange) -> str:
     return f"{name or 'weight'} {kind}: {text or 'other numbers'}{count}"
 
 
-def _distances(weights: Sequence[WeightChange]) -> Iterator[str]:
+def _distances(weights: Sequence[results.WeightChange]) -> Iterator[str]:
+    """How far the numbers are apart, absolutely and relatively; of several weights, the farthest."""
     largest = [weight.largest for weight in weights if weight.largest is not None]
     if not largest or not max(largest):
         return
@@ -205,39 +184,37 @@ def _distances(weights: Sequence[WeightChange]) -> Iterator[str]:
 
 
 def percent(share: float) -> str:
+    """Two digits below 100 %, none above: a weight that differs by 340 % is simply another one."""
     if share >= _MANY_TIMES:
         return f"over {100 * _MANY_TIMES:.0f} %"
     return f"{100 * share:.0f} %" if share >= 1 else f"{100 * share:.2g} %"
 
 
-def cost_text(cost: CostChange | None) -> str:
+def cost_text(cost: results.CostChange | None) -> str:
     if cost is None:
         return ""
-    return ", ".join(
-        f"{what.replace('_', ' ')} {_amounts(what, before, after)}" for what, (before, after) in cost.amounts.items()
-    )
+    amounts = ((what, _amounts(what, *sides)) for what, sides in cost.amounts.items())
+    return ", ".join(f"{what.replace('_', ' ')} {text}" for what, text in amounts)
 
 
 def _amounts(what: str, before: Polynomial, after: Polynomial) -> str:
     """Rounded, unless both are then the same."""
     text = size_text if what.endswith("bytes") else flops_text
     text_before, text_after = text(before, _TERMS), text(after, _TERMS)
+    # `1.2 G → 1.2 G` would look like a mistake of ours.
     if text_before == text_after and before.value is not None and after.value is not None:
         return f"{before.value:,} → {after.value:,}"
     return f"{text_before} → {text_after}"
 
 
-def renamed_text(renamed: Sequence[Renamed]) -> list[str]:
+def renamed_text(renamed: Sequence[results.Renamed]) -> list[str]:
     """Of each kind of thing, and of modules whose names differ by the same number, one line."""
-    renamed_by_key: dict[object, list[Renamed]] = {}
+    renamed_by_key: dict[object, list[results.Renamed]] = {}
     for item in renamed:
         shift = tuple(b - a for a, b in zip(path_numbers(item.left), path_numbers(item.right), strict=False))
-        key = (
-            item.what,
-            path_pattern(item.left),
-            path_pattern(item.right),
-            shift if item.what == "module" else item.left,
-        )
+        # Layers 0 to 5 that became 1 to 6 are one thing to say; other things have no numbers to compare.
+        apart = shift if item.what == "module" else item.left
+        key = (item.what, path_pattern(item.left), path_pattern(item.right), apart)
         renamed_by_key.setdefault(key, []).append(item)
     return [
         f"{same[0].what} {join_paths([item.left for item in same])} → {join_paths([item.right for item in same])}"
@@ -247,7 +224,11 @@ def renamed_text(renamed: Sequence[Renamed]) -> list[str]:
 
 # Lines of one module; the rest is counted.
 _MOST_LINES = 12
-_HEADINGS = {Change.REMOVED: "Modules removed", Change.ADDED: "Modules added", Change.CHANGED: "Changed"}
+_HEADINGS = {
+    results.Change.REMOVED: "Modules removed",
+    results.Change.ADDED: "Modules added",
+    results.Change.CHANGED: "Changed",
+}
 
 
 @dataclass(frozen=True)
@@ -259,7 +240,8 @@ class Section:
     groups: tuple[Group, ...] = ()
 
 
-def diff_sections(diff: Diff) -> Iterator[Section]:
+def diff_sections(diff: results.Diff) -> Iterator[Section]:
+    """The model, then modules removed, added and changed, then what was only renamed."""
     if diff.model:
         changes = (f"{field.what}: {field.left or 'none'} → {field.right or 'none'}" for field in diff.model)
         yield Section("Model", tuple(changes))
@@ -272,7 +254,7 @@ def diff_sections(diff: Diff) -> Iterator[Section]:
         yield Section("Renamed (no difference)", tuple(renamed_text(diff.renamed)))
 
 
-def verdict_lines(diff: Diff) -> Iterator[str]:
+def verdict_lines(diff: results.Diff) -> Iterator[str]:
     """What can be said in two lines: how much differs, and what that costs."""
     if diff.identical:
         yield "No differences." if diff.weights_read else "No differences; the numbers of large weights were not read."
@@ -282,22 +264,18 @@ def verdict_lines(diff: Diff) -> Iterator[str]:
         yield f"Cost: {cost_text(diff.cost)}."
 
 
-def diff_summary(diff: Diff, *, verbose: bool = False) -> str:
-    return "".join(f"{printable(line)}\n" for line in _summary_lines(diff, verbose=verbose))
-
-
-def _summary_lines(diff: Diff, *, verbose: bool) -> Iterator[str]:
-    yield f"{_side(diff.left)} → {_side(diff.right)}"
-    yield from verdict_lines(diff)
+def diff_summary(diff: results.Diff, *, verbose: bool = False) -> str:
+    lines = [f"{_side(diff.left)} → {_side(diff.right)}", *verdict_lines(diff)]
     for section in diff_sections(diff):
-        yield from ("", section.heading, *(f"- {line}" for line in section.lines))
+        lines += ["", section.heading, *(f"- {line}" for line in section.lines)]
         for group in section.groups:
-            yield from _group_lines(group, verbose=verbose)
+            lines += _group_lines(group, verbose=verbose)
     for note in diff.notes:
-        yield from ("", f"Note: {note}.")
+        lines += ["", f"Note: {note}."]
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def headline(diff: Diff) -> str:
+def headline(diff: results.Diff) -> str:
     """Counts by change, and how much of the two files was recognized at all."""
     counts = dict(diff.counts)
     weights = counts.pop("weights", 0)
@@ -310,13 +288,14 @@ def headline(diff: Diff) -> str:
     return "; ".join(parts) + "."
 
 
-def _side(side: Side) -> str:
+def _side(side: results.Side) -> str:
     details = ", ".join(filter(None, (side.exporter, counted(side.nodes, "node"))))
     module = f" {side.module}" if side.module else ""
     return f"{side.path}{module} ({details})"
 
 
 def _group_lines(group: Group, *, verbose: bool) -> Iterator[str]:
+    """The first lines of a group; -v shows all."""
     count = f" ({len(group.members)} modules)" if len(group.members) > 1 else ""
     yield f"- {group.title}{count}"
     most = len(group.lines) if verbose else _MOST_LINES

@@ -13,6 +13,7 @@ Which modules have a row is decided in `verification_rows.py`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
@@ -20,18 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from modelexport.errors import some_of
-from modelexport.record.results.verification import (
-    AttributionProof,
-    CallNumbers,
-    Difference,
-    Divergence,
-    NotFinite,
-    ParameterCheck,
-    Status,
-    Tolerance,
-    Verdict,
-    Verification,
-)
+from modelexport.record.results import verification as results
 from modelexport.show.text.console import (
     cosine_text,
     counted,
@@ -50,57 +40,55 @@ from modelexport.show.text.verification_rows import Gap, ModuleNumbers, Shown, b
 _LISTED = 20  # contradicted nodes; --all lists the others
 
 
-def proof_tables(proof: AttributionProof, everything: bool) -> Iterator[RenderableType]:
+def proof_tables(proof: results.AttributionProof, everything: bool) -> Iterator[RenderableType]:
+    """Counts of all nodes, then those that values contradict: these are faults of the record."""
     yield _counts_line(proof)
     if proof.compute:
-        share = share_text(proof.compute_shown / proof.compute)
-        yield Text(
-            f"  of {proof.compute:,} nodes that compute floats from the inputs, "
-            f"{proof.compute_shown:,} are proved or enclosed ({share})",
-            "dim",
-        )
+        shown = f"{proof.compute_shown:,} are proved or enclosed ({share_text(proof.compute_shown / proof.compute)})"
+        yield Text(f"  of {proof.compute:,} nodes that compute floats from the inputs, {shown}", "dim")
     if not proof.contradicted:
         return
     listed = proof.contradicted if everything else proof.contradicted[:_LISTED]
     nodes_table = table("Contradicted", "node", "operator", "credited to", "values say", "why")
     for node in listed:
-        nodes_table.add_row(
-            plain(node.name or node.key),
-            plain(node.op_type, "cyan"),
-            plain(modules_text(node.claimed)),
-            plain(modules_text(node.issued), "red"),
-            plain(node.reason, "dim"),
-        )
-    yield Text()
-    yield nodes_table
+        name, claimed = plain(node.name or node.key), plain(modules_text(node.claimed))
+        issued, why = plain(modules_text(node.issued), "red"), plain(node.reason, "dim")
+        nodes_table.add_row(name, plain(node.op_type, "cyan"), claimed, issued, why)
+    yield from (Text(), nodes_table)
     if len(proof.contradicted) > len(listed):
         yield Text(f"… and {len(proof.contradicted) - len(listed)} more (--all)", "dim")
     yield Text()
 
 
-def _counts_line(proof: AttributionProof) -> Text:
+def _counts_line(proof: results.AttributionProof) -> Text:
     """Contradictions are the last, and red: they are what the proof is for."""
     counts = proof.counts
     reasons = f" ({reasons_text(proof.reasons)})" if proof.reasons else ""
     parts = [
         f"attribution: {len(proof.nodes):,} {'node' if len(proof.nodes) == 1 else 'nodes'}",
-        f"{counts[Verdict.PROVED]:,} proved by value",
-        f"{counts[Verdict.ENCLOSED]:,} enclosed",
-        f"{counts[Verdict.NOT_PROVABLE]:,} not provable{reasons}",
+        f"{counts[results.Verdict.PROVED]:,} proved by value",
+        f"{counts[results.Verdict.ENCLOSED]:,} enclosed",
+        f"{counts[results.Verdict.NOT_PROVABLE]:,} not provable{reasons}",
     ]
-    if counts[Verdict.UNATTRIBUTED]:
-        parts.append(f"{counts[Verdict.UNATTRIBUTED]:,} unattributed")
-    contradicted = counts[Verdict.CONTRADICTED]
+    if counts[results.Verdict.UNATTRIBUTED]:
+        parts.append(f"{counts[results.Verdict.UNATTRIBUTED]:,} unattributed")
+    contradicted = counts[results.Verdict.CONTRADICTED]
     line = plain(" · ".join(parts)).append(" · ")
     return line.append(f"{contradicted:,} contradicted", "bold red" if contradicted else "green")
 
 
 _LISTED_PARAMETERS = _LISTED_FUSIONS = 5  # --all lists the others
-_STYLES = {Status.OK: "green", Status.DIVERGES: "red", Status.FOLLOWS: "yellow", Status.NOT_COMPARED: "dim"}
+_STYLES = {
+    results.Status.OK: "green",
+    results.Status.DIVERGES: "red",
+    results.Status.FOLLOWS: "yellow",
+    results.Status.NOT_COMPARED: "dim",
+}
 _NUMBERS = ("calls", "in dB", "out dB", "lost dB", "max |Δ|", "SQNR dB", "cosine")
 
 
-def verification_tables(verification: Verification, shown: Shown) -> Iterator[RenderableType]:
+def verification_tables(verification: results.Verification, shown: Shown) -> Iterator[RenderableType]:
+    """From the whole to the part: weights, modules, outputs, where it begins, attributions, verdict."""
     yield _head(verification)
     if verification.parameters is not None:
         yield from _parameters(verification.parameters, shown)
@@ -120,35 +108,31 @@ def verification_tables(verification: Verification, shown: Shown) -> Iterator[Re
         yield seconds_line(verification.seconds)
 
 
-def _head(verification: Verification) -> Text:
+def _head(verification: results.Verification) -> Text:
     compared = plain(f"{verification.file} against {verification.reference}", "bold")
-    inputs = counted(verification.samples, "input")
     deployed = " · as ONNX Runtime runs it" if verification.deployed else ""
-    return Text().append_text(compared).append(f"{deployed} · {inputs} · {_allowed(verification.tolerance)}", "dim")
+    how = f"{deployed} · {counted(verification.samples, 'input')} · {_allowed(verification.tolerance)}"
+    return Text().append_text(compared).append(how, "dim")
 
 
-def _allowed(tolerance: Tolerance) -> str:
+def _allowed(tolerance: results.Tolerance) -> str:
     """Tolerances as they were asked for; those of the number formats are not spelled out."""
     if tolerance.min_sqnr is not None:
         return f"at least {tolerance.min_sqnr:g} dB asked for"
     if tolerance.atol is None and tolerance.rtol is None:
         return "as exact as the number formats are"
-    limits = {"atol": tolerance.atol, "rtol": tolerance.rtol}
-    return ", ".join(
-        f"{name} {'by number format' if value is None else f'{value:g}'}" for name, value in limits.items()
-    )
+    limits = (("atol", tolerance.atol), ("rtol", tolerance.rtol))
+    return ", ".join(f"{name} {'by number format' if value is None else f'{value:g}'}" for name, value in limits)
 
 
-def _parameters(check: ParameterCheck, shown: Shown) -> Iterator[RenderableType]:
+def _parameters(check: results.ParameterCheck, shown: Shown) -> Iterator[RenderableType]:
+    """First, because other weights explain every other difference."""
     if not check.differing:
         if shown.verbose:
             yield plain(f"{counted(check.compared, 'parameter')} compared, all equal", "dim")
         return
-    yield Text(
-        f"the model's weights are not those of the file: {len(check.differing)} of "
-        f"{counted(check.compared, 'parameter')} {'differs' if len(check.differing) == 1 else 'differ'}",
-        "bold red",
-    )
+    differ = f"{counted(check.compared, 'parameter')} {'differs' if len(check.differing) == 1 else 'differ'}"
+    yield Text(f"the model's weights are not those of the file: {len(check.differing)} of {differ}", "bold red")
     listed = check.differing if shown.everything else check.differing[:_LISTED_PARAMETERS]
     for parameter in listed:
         name = plain(f"  {parameter.name}")
@@ -158,7 +142,7 @@ def _parameters(check: ParameterCheck, shown: Shown) -> Iterator[RenderableType]
     yield from _more(len(check.differing) - len(listed))
 
 
-def _unknown_parameters(verification: Verification, shown: Shown) -> Iterator[RenderableType]:
+def _unknown_parameters(verification: results.Verification, shown: Shown) -> Iterator[RenderableType]:
     """They matter where something is wrong: the fault may be in one of them."""
     unknown = () if verification.parameters is None else verification.parameters.unknown
     if unknown and (shown.verbose or not verification.numbers_agree):
@@ -171,7 +155,8 @@ def _more(number: int) -> Iterator[Text]:
         yield Text(f"  … and {number} more (--all)", "dim")
 
 
-def _modules(verification: Verification, shown: Shown) -> Iterator[RenderableType]:
+def _modules(verification: results.Verification, shown: Shown) -> Iterator[RenderableType]:
+    """By loss for two files, else in the order of execution, in which the first fault is the cause."""
     modules = by_module(verification.ranked() if shown.by_loss else verification.calls)
     if not any(module.compared for module in modules):
         yield Text("no module could be compared", "yellow")
@@ -180,7 +165,7 @@ def _modules(verification: Verification, shown: Shown) -> Iterator[RenderableTyp
     else:
         yield _ordered_table(modules, shown)
     left_out = [module for module in modules if not module.compared]
-    if left_out and not shown.everything:
+    if left_out and not shown.everything:  # --all has a row for each of them
         yield _not_compared(left_out)
         if verification.deployed:
             yield from _fused(left_out)
@@ -199,6 +184,7 @@ def _ordered_table(modules: Sequence[ModuleNumbers], shown: Shown) -> Table:
 
 
 def _ranked_table(modules: Sequence[ModuleNumbers], shown: Shown) -> Iterator[RenderableType]:
+    """What a module loses is what goes in better than it comes out, in decibels."""
     ranking = ranked(modules, shown)
     modules_table = table(
         "", "module", "calls", "in dB", "out dB", "lost dB", "max |Δ|", "cosine", "status", right=_NUMBERS
@@ -209,9 +195,8 @@ def _ranked_table(modules: Sequence[ModuleNumbers], shown: Shown) -> Iterator[Re
     yield modules_table if ranking.rows else Text("no module loses anything", "green")
     left_out = []
     if ranking.less:
-        left_out.append(
-            f"{counted(ranking.less, 'module')} that {'loses' if ranking.less == 1 else 'lose'} less, or nothing"
-        )
+        lose = "loses" if ranking.less == 1 else "lose"
+        left_out.append(f"{counted(ranking.less, 'module')} that {lose} less, or nothing")
     if ranking.around:
         lose = "loses" if ranking.around == 1 else "lose"
         left_out.append(f"{ranking.around} around others that {lose} no more than what is inside")
@@ -224,7 +209,7 @@ def _calls(row: ModuleNumbers) -> str:
     return str(total) if row.compared in (0, total) else f"{row.compared} of {total}"
 
 
-def _figures(difference: Difference | None) -> tuple[str, str, str]:
+def _figures(difference: results.Difference | None) -> tuple[str, str, str]:
     """Largest difference, SQNR and cosine; empty where nothing was compared."""
     if difference is None:
         return "", "", ""
@@ -243,17 +228,17 @@ def _loss(row: ModuleNumbers) -> tuple[str, str, str]:
 def _status(row: ModuleNumbers) -> Text:
     """Why it was not compared; else at which of several calls it goes wrong, and NaN where there is one."""
     text = row.status.value
-    if row.status is Status.NOT_COMPARED:
+    if row.status is results.Status.NOT_COMPARED:
         reason = _reason(row.worst_call)
         return plain(f"{text}: {reason}" if reason else text, _STYLES[row.status])
-    if row.status is not Status.OK and len(row.calls) > 1:
+    if row.status is not results.Status.OK and len(row.calls) > 1:
         text = f"{text} at call #{row.worst_call.call.index}"
     if row.outputs is not None and row.outputs.unlike:
         text = f"{text}, NaN or Inf in {counted(row.outputs.unlike, 'element')}"
     return Text(text, _STYLES[row.status])
 
 
-def _reason(call: CallNumbers) -> str:
+def _reason(call: results.CallNumbers) -> str:
     return f"fused with {modules_text(call.fused_with)}" if call.fused_with else call.reason
 
 
@@ -266,14 +251,12 @@ def _fused(modules: Sequence[ModuleNumbers]) -> Iterator[Text]:
 
 
 def _not_compared(modules: Sequence[ModuleNumbers]) -> Text:
-    reasons: dict[str, int] = {}
-    for module in modules:
-        reason = module.calls[0].reason or "no reason known"
-        reasons[reason] = reasons.get(reason, 0) + 1
+    reasons = Counter(module.calls[0].reason or "no reason known" for module in modules)
     return plain(f"not compared: {counted(len(modules), 'module')} ({reasons_text(reasons)})", "dim")
 
 
-def _outputs(outputs: Mapping[str, Difference]) -> Iterator[RenderableType]:
+def _outputs(outputs: Mapping[str, results.Difference]) -> Iterator[RenderableType]:
+    """What a user of the file sees; modules may differ and outputs agree."""
     if not outputs:
         return
     yield Text()
@@ -284,32 +267,29 @@ def _outputs(outputs: Mapping[str, Difference]) -> Iterator[RenderableType]:
     yield outputs_table
 
 
-def _origins(verification: Verification) -> Iterator[RenderableType]:
+def _origins(verification: results.Verification) -> Iterator[RenderableType]:
     """Where it goes wrong."""
     if verification.divergence is not None:
         yield from _divergence(verification.divergence)
     elif not verification.numbers_agree:
-        yield Text(
-            "the outputs differ, and there is no module of which what goes in agrees and what comes out not", "red"
-        )
+        no_module = "there is no module of which what goes in agrees and what comes out not"
+        yield Text(f"the outputs differ, and {no_module}", "red")
     for origin in verification.not_finite:
         yield _not_finite(origin, verification)
 
 
-def _divergence(divergence: Divergence) -> Iterator[RenderableType]:
-    modules = " + ".join(
-        f"{modules_text([call])} ({name})" for call, name in zip(divergence.calls, divergence.class_names, strict=True)
-    )
+def _divergence(divergence: results.Divergence) -> Iterator[RenderableType]:
+    calls = zip(divergence.calls, divergence.class_names, strict=True)
+    modules = " + ".join(f"{modules_text([call])} ({name})" for call, name in calls)
     line = Text().append("first divergence: ", "bold red")
-    line.append_text(plain(modules or "a node without a module", "bold")).append(
-        f"   SQNR {decibels_text(divergence.outputs.sqnr)} dB   "
-    )
+    line.append_text(plain(modules or "a node without a module", "bold"))
+    line.append(f"   SQNR {decibels_text(divergence.outputs.sqnr)} dB   ")
     yield line.append(f"({_still(divergence.inputs)})", "dim")
     makes = f", which makes {divergence.node}" if divergence.name not in ("", divergence.node) else ""
     yield plain(f"  at node {divergence.name or divergence.node}{makes}{_shared(divergence)}")
 
 
-def _shared(divergence: Divergence) -> str:
+def _shared(divergence: results.Divergence) -> str:
     if len(divergence.calls) < 2:
         return ""
     if divergence.inputs is None:
@@ -317,14 +297,15 @@ def _shared(divergence: Divergence) -> str:
     return f"; it does the work of all {len(divergence.calls)}"
 
 
-def _still(inputs: Difference | None) -> str:
+def _still(inputs: results.Difference | None) -> str:
     """Inputs that agree say that the fault is made here."""
     if inputs is None:
         return "none of its inputs could be compared"
     return "inputs are equal" if inputs.equal else f"inputs still agree to {decibels_text(inputs.sqnr)} dB"
 
 
-def _not_finite(origin: NotFinite, verification: Verification) -> Text:
+def _not_finite(origin: results.NotFinite, verification: results.Verification) -> Text:
+    """NaN and Inf spread to everything after them: the node that has them first is the one to look at."""
     reference = verification.reference
     where = f"{origin.kind} comes up first in {modules_text(origin.calls) or 'no known module'}, at node {origin.node}"
     if origin.both:
@@ -334,7 +315,7 @@ def _not_finite(origin: NotFinite, verification: Verification) -> Text:
     return plain(f"{where}; {reference} does not have it there", "red")
 
 
-def _verdict(verification: Verification) -> Text:
+def _verdict(verification: results.Verification) -> Text:
     left_out = list(_left_out(verification)) if verification.ok else []
     if left_out:
         return plain(f"what was compared agrees, but {'; '.join(left_out)}", "yellow")
@@ -343,7 +324,7 @@ def _verdict(verification: Verification) -> Text:
     return plain(f"not as {verification.reference}: {', '.join(_wrong(verification))}", "bold red")
 
 
-def _left_out(verification: Verification) -> Iterator[str]:
+def _left_out(verification: results.Verification) -> Iterator[str]:
     """What nobody could look at: that it agrees is not known."""
     if verification.skipped:
         yield f"output {', '.join(verification.skipped)} could not be compared"
@@ -353,7 +334,8 @@ def _left_out(verification: Verification) -> Iterator[str]:
         yield f"none of the attributions could be proved by values{weights}"
 
 
-def _wrong(verification: Verification) -> Iterator[str]:
+def _wrong(verification: results.Verification) -> Iterator[str]:
+    """All that is wrong, because one repair may not be enough."""
     if not verification.outputs:
         yield "no output could be compared"
     if verification.missing:

@@ -8,6 +8,10 @@ A fault in one module shows in everything after it. Hundreds of rows that only f
     … 57 follows                         a gap
 
 By loss, a module is left out if those inside of it lose as much: the loss is theirs.
+
+    module              lost dB    inside
+    encoder                99.0    98.8      left out: layer.0 explains it
+    encoder.layer.0        98.8              shown
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 from modelexport.record.results.verification import CallNumbers, Difference, Status
 from modelexport.show.module_tree import enclosing_path
@@ -25,13 +30,9 @@ FEW = 40  # rows, as many as a screen has
 # A table that is hardly too long is shown whole: a few lines less are not worth gaps.
 _HARDLY_MORE = 60
 _FEW_RANKED = 20  # who ranks wants the first ones
-
 # Decibels by which a module may lose more than those inside of it and still count as explained by them.
 _LITTLE = 1.0
-
-# Decibels that are worth a row.
-_LEAST = 0.05
-
+_LEAST = 0.05  # decibels that are worth a row: one digit after the point is shown
 # The first that is true of any call of a module is true of the module.
 _WORST_FIRST = (Status.DIVERGES, Status.FOLLOWS, Status.OK, Status.NOT_COMPARED)
 
@@ -65,6 +66,7 @@ class ModuleNumbers:
 
     @cached_property
     def outputs(self) -> Difference | None:
+        """The worst of all calls, figure by figure."""
         return Difference.worst(item.outputs for item in self.calls if item.outputs is not None)
 
     @cached_property
@@ -78,6 +80,7 @@ class ModuleNumbers:
 
     @cached_property
     def losing_call(self) -> CallNumbers:
+        """The one that loses most; the loss of a module is that of this call."""
         return max(self.calls, key=lambda item: item.lost)
 
     @property
@@ -90,10 +93,6 @@ class Gap:
     """Modules that are not shown at a place, by status."""
 
     statuses: Mapping[Status, int]
-
-    @property
-    def count(self) -> int:
-        return sum(self.statuses.values())
 
 
 @dataclass(frozen=True)
@@ -122,14 +121,10 @@ def in_order(modules: Sequence[ModuleNumbers], shown: Shown) -> list[ModuleNumbe
     wanted = [module for module in modules if shown.everything or module.compared]
     kept = set(range(len(wanted))) if shown.everything else _telling(wanted, shown.top)
     rows: list[ModuleNumbers | Gap] = []
-    skipped: list[Status] = []
-    for number, module in enumerate(wanted):
-        if number not in kept:
-            skipped.append(module.status)
-            continue
-        rows += [*_gap(skipped), module]
-        skipped.clear()
-    return [*rows, *_gap(skipped)]
+    for is_kept, group in groupby(enumerate(wanted), lambda pair: pair[0] in kept):
+        neighbours = [module for _, module in group]
+        rows += neighbours if is_kept else [Gap(Counter(module.status for module in neighbours))]
+    return rows
 
 
 def ranked(modules: Sequence[ModuleNumbers], shown: Shown) -> Ranking:
@@ -160,10 +155,6 @@ def _telling(modules: Sequence[ModuleNumbers], top: int | None) -> set[int]:
 
     most = max(FEW, len(diverging)) if top is None else top
     return set(sorted(range(len(modules)), key=worth)[:most])
-
-
-def _gap(skipped: Sequence[Status]) -> list[Gap]:
-    return [Gap(Counter(skipped))] if skipped else []
 
 
 def _lost_inside(modules: Sequence[ModuleNumbers]) -> dict[str, float]:

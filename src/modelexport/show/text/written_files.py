@@ -25,19 +25,7 @@ from modelexport.errors import some_of
 from modelexport.inspect.analyze import Tally
 from modelexport.record.lineage import Consistency, Relation
 from modelexport.record.provenance import Confidence
-from modelexport.record.results.files import (
-    RETURNED,
-    ExportResult,
-    Extraction,
-    ExtractionCheck,
-    Feed,
-    FlattenResult,
-    Folding,
-    FoldResult,
-    QuantizeResult,
-    RelinkResult,
-)
-from modelexport.record.signals import OutputCheck
+from modelexport.record.results import files
 from modelexport.show.data.results import relations_of, tally_of
 from modelexport.show.text.console import (
     bytes_text,
@@ -53,12 +41,15 @@ from modelexport.show.text.verification import verification_tables
 from modelexport.show.text.verification_rows import Shown
 
 
-def export_lines(result: ExportResult, *, verbose: bool = False) -> Iterator[Text]:
+def export_lines(result: files.ExportResult, *, verbose: bool = False) -> Iterator[Text]:
+    """Files, how well nodes are known, whether outputs agree; then what the user should know."""
     yield from file_lines(result.files)
     tally = tally_of(result.provenance)
     yield plain(f"{counted(tally.total, 'node')}: {confidences_text(tally)}")
-    if result.check is not None:
-        yield plain(_check(result.check), "green" if result.check.ok else "red")
+    if result.check is not None and result.check.ok:
+        yield plain(f"outputs equal PyTorch's (largest difference {result.check.max_abs_diff:.1e})", "green")
+    elif result.check is not None:
+        yield plain(f"not as PyTorch: {result.check.message}", "red")
     yield from note_lines(result.notes)
     if verbose:
         yield seconds_line(result.seconds)
@@ -66,33 +57,25 @@ def export_lines(result: ExportResult, *, verbose: bool = False) -> Iterator[Tex
 
 def confidences_text(tally: Tally) -> str:
     """Most confident first; levels without a node are left out."""
-    shown = [level for level in sorted(Confidence, reverse=True) if tally.by_confidence[level]]
-    return ", ".join(
-        f"{level.label} {tally.by_confidence[level]} ({share_text(tally.share(tally.by_confidence[level]))})"
-        for level in shown
-    )
+    counts = [(level.label, tally.by_confidence[level]) for level in sorted(Confidence, reverse=True)]
+    return ", ".join(f"{label} {count} ({share_text(tally.share(count))})" for label, count in counts if count)
 
 
-def _check(check: OutputCheck) -> str:
-    if check.ok:
-        return f"outputs equal PyTorch's (largest difference {check.max_abs_diff:.1e})"
-    return f"not as PyTorch: {check.message}"
-
-
+_TELLING = 40.0  # decibels that equal numbers have at least, whatever their size
 _FROM = {
-    Feed.GIVEN: "what the module was given",
-    Feed.RUN: "a tensor of the model's run that the module was not given",
-    Feed.FILE: "a tensor of the whole file's: PyTorch has none like it",
+    files.Feed.GIVEN: "what the module was given",
+    files.Feed.RUN: "a tensor of the model's run that the module was not given",
+    files.Feed.FILE: "a tensor of the whole file's: PyTorch has none like it",
 }
 
 
-def extraction_lines(extraction: Extraction, *, verbose: bool = False) -> Iterator[Text]:
+def extraction_lines(extraction: files.Extraction, *, verbose: bool = False) -> Iterator[Text]:
+    """The interface of the new file is listed, because whoever runs it must feed it."""
     yield from file_lines(extraction.files)
     nodes = len(extraction.provenance.nodes)
     along = f", {extraction.along} of them taken along" if extraction.along else ""
-    yield plain(
-        f"{extraction.class_name}: {counted(nodes, 'node')}{along}; {bytes_text(extraction.weights)} of weights"
-    )
+    weights = f"{bytes_text(extraction.weights)} of weights"
+    yield plain(f"{extraction.class_name}: {counted(nodes, 'node')}{along}; {weights}")
     for word, ends in (("in", extraction.inputs), ("out", extraction.outputs)):
         for end in ends:
             shape = ", ".join(str(dim) or "?" for dim in end.shape)
@@ -104,33 +87,29 @@ def extraction_lines(extraction: Extraction, *, verbose: bool = False) -> Iterat
         yield seconds_line(extraction.seconds)
 
 
-def _check_lines(check: ExtractionCheck, *, verbose: bool) -> Iterator[Text]:
+def _check_lines(check: files.ExtractionCheck, *, verbose: bool) -> Iterator[Text]:
     """Every output with -v; without, those that differ and those that the tolerance says little of."""
     for comparison in check.outputs:
         apart = comparison.difference
         if verbose or not apart.agrees:
             figures = f"largest difference {apart.max_abs:.1e} (relative {apart.max_rel:.1e}), SQNR {apart.sqnr:.0f} dB"
-            yield plain(
-                f"{comparison.name}: {figures}, against {_against(comparison.against)}", "" if apart.agrees else "red"
-            )
+            line = f"{comparison.name}: {figures}, against {_against(comparison.against)}"
+            yield plain(line, "" if apart.agrees else "red")
         if apart.agrees and apart.sqnr < _TELLING:
             small = f"so small that the tolerance tells little (SQNR {apart.sqnr:.0f} dB): try a smaller --tolerance"
             yield plain(f"note: the numbers of {comparison.name} are {small}", "yellow")
     for name, feed in check.fed.items():
-        if verbose or feed is not Feed.GIVEN:
+        if verbose or feed is not files.Feed.GIVEN:
             yield plain(f"{name} was fed {_FROM[feed]}", "dim")
     yield plain(_verdict(check), "green" if check.ok else "red")
 
 
-# Decibels that equal numbers have at least, whatever their size.
-_TELLING = 40.0
-
-
 def _against(word: str) -> str:
-    return {RETURNED: "what the module returned", "run": "a value of the model's run"}.get(word, "the whole file")
+    """What an output of the part was compared with."""
+    return {files.RETURNED: "what the module returned", "run": "a value of the model's run"}.get(word, "the whole file")
 
 
-def _verdict(check: ExtractionCheck) -> str:
+def _verdict(check: files.ExtractionCheck) -> str:
     """What the file was really held against: parts of a module may be compared with the run or with the whole file."""
     if check.ok and not check.whole:
         held = some_of(sorted({_against(comparison.against) for comparison in check.outputs}))
@@ -139,7 +118,7 @@ def _verdict(check: ExtractionCheck) -> str:
         return f"equals the module of {check.reference} (largest difference {check.max_abs:.1e})"
     if not check.outputs:
         return f"not as the module of {check.reference}: what that was given does not fit what the file takes"
-    if check.whole and not any(comparison.against == RETURNED for comparison in check.outputs):
+    if check.whole and not any(comparison.against == files.RETURNED for comparison in check.outputs):
         return f"not shown to equal the module of {check.reference}: nothing that the module returned is in the file"
     if check.lost and all(comparison.difference.agrees for comparison in check.outputs):
         lost = counted(check.lost, "tensor")
@@ -151,24 +130,20 @@ def _verdict(check: ExtractionCheck) -> str:
 _OUTSIDE = "constants that are shared or differ, or what others need before it is done"
 
 
-def folding_lines(result: FoldResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+def folding_lines(result: files.FoldResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+    """A class that could not be folded is a note; one that need not be is counted."""
     yield from file_lines(result.files)
     folding = result.folding
     if not folding.functions:
         yield plain("no class of modules is called twice with more than one node: the file is as it was", "yellow")
     else:
-        counts = f"{counted(folding.before, 'node')} before, {folding.after} after ({folding.share:.1%})"
-        yield plain(f"{counts}, in the main graph and {counted(len(folding.functions), 'function')}")
+        change = f"{counted(folding.before, 'node')} before, {folding.after} after ({folding.share:.1%})"
+        yield plain(f"{change}, in the main graph and {counted(len(folding.functions), 'function')}")
         shown = table("", "function", "class", "calls", "nodes", "modules", right=("calls", "nodes"))
         for function in folding.functions:
             modules = some_of(function.modules, len(function.modules) if verbose else 2)
-            shown.add_row(
-                plain(function.name, "cyan"),
-                plain(function.class_name),
-                str(function.calls),
-                str(function.nodes),
-                plain(modules),
-            )
+            counts = str(function.calls), str(function.nodes)
+            shown.add_row(plain(function.name, "cyan"), plain(function.class_name), *counts, plain(modules))
         yield shown
     for name, count in folding.outside.items():
         yield plain(f"note: {counted(count, 'node')} of {name} stayed outside of its function: {_OUTSIDE}", "yellow")
@@ -177,7 +152,7 @@ def folding_lines(result: FoldResult, *, verbose: bool = False) -> Iterator[Rend
         yield plain(f"note: {folding.note}", "yellow")
 
 
-def _unfolded(folding: Folding, *, verbose: bool) -> Iterator[RenderableType]:
+def _unfolded(folding: files.Folding, *, verbose: bool) -> Iterator[RenderableType]:
     """A class with one call or one node is left out on purpose; any other could not be folded, which is news."""
     for left in folding.unfolded:
         if verbose or not left.is_usual:
@@ -189,7 +164,8 @@ def _unfolded(folding: Folding, *, verbose: bool) -> Iterator[RenderableType]:
         yield plain(f"{several} with a single call or a single node not folded; -v lists them", "dim")
 
 
-def flattening_lines(result: FlattenResult) -> Iterator[RenderableType]:
+def flattening_lines(result: files.FlattenResult) -> Iterator[RenderableType]:
+    """Whether the file is exactly what it was before `fold`, or merely computes the same."""
     yield from file_lines(result.files)
     flattening = result.flattening
     counts = f"{counted(flattening.before, 'node')} before, {flattening.after} after"
@@ -208,7 +184,7 @@ def flattening_lines(result: FlattenResult) -> Iterator[RenderableType]:
 _ASK_VERIFY = "`modelexport verify` holds what was found against values."
 
 
-def lineage_lines(result: RelinkResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+def lineage_lines(result: files.RelinkResult, *, verbose: bool = False) -> Iterator[RenderableType]:
     """A file that was made from something else is said first, and nothing of its lineage is."""
     if not result.related:
         why = result.lineage.kinship if result.lineage.nodes else "it has no nodes"
@@ -222,53 +198,48 @@ def lineage_lines(result: RelinkResult, *, verbose: bool = False) -> Iterator[Re
     relations = ", ".join(_related(result, relation, count) for relation, count in relations_of(result).items())
     yield plain(f"{counted(tally.total, 'node')} from {result.before}: {relations}")
     yield plain(f"attributions: {confidences_text(tally)}")
-    yield plain(_covered(result.lineage.consistency), "dim")
-    yield from (plain(line, "yellow") for line in _doubts(result.lineage.consistency))
+    consistency = result.lineage.consistency
+    fates = ", ".join(_fates(consistency))
+    yield plain(f"of {counted(consistency.nodes, 'node')} before that work on the inputs, {fates}", "dim")
+    yield from (plain(line, "yellow") for line in _doubts(consistency))
     if result.differing:
-        yield plain(
-            f"another version of the model: {counted(len(result.differing), 'weight')} with other numbers under the "
-            f"same name ({some_of(result.differing)})",
-            "bold red",
-        )
+        weights = f"{counted(len(result.differing), 'weight')} with other numbers under the same name"
+        yield plain(f"another version of the model: {weights} ({some_of(result.differing)})", "bold red")
     if verbose:
         yield from _changed(result)
         yield seconds_line(result.seconds)
 
 
-def _related(result: RelinkResult, relation: Relation, count: int) -> str:
+def _related(result: files.RelinkResult, relation: Relation, count: int) -> str:
     """Of several nodes that became one, how many there were."""
     sources = {key for link in result.lineage.nodes.values() if link.relation is relation for key in link.sources}
+    # Only these are made of more nodes than there are now.
     several = relation in (Relation.FUSED, Relation.SHARED)
     return f"{relation} {count} (from {len(sources)})" if several else f"{relation} {count}"
 
 
-def _changed(result: RelinkResult) -> Iterator[RenderableType]:
+def _changed(result: files.RelinkResult) -> Iterator[RenderableType]:
     """Every node that is not what it was, with its sources."""
     changed = {key: link for key, link in result.lineage.nodes.items() if link.relation is not Relation.KEPT}
     if not changed:
         return
     shown = table("", "node", "operator", "relation", "sources", "link")
     for key, link in changed.items():
-        operator = result.provenance.nodes[key].op_type
-        sources = ", ".join(link.sources)
-        shown.add_row(
-            plain(key), plain(operator, "cyan"), plain(str(link)), plain(sources), plain(link.confidence.label)
-        )
+        operator = plain(result.provenance.nodes[key].op_type, "cyan")
+        shown.add_row(plain(key), operator, *map(plain, (str(link), ", ".join(link.sources), link.confidence.label)))
     yield shown
 
 
-def _covered(consistency: Consistency) -> str:
-    parts = [f"{consistency.covered} live on"]
-    if consistency.folded:
-        parts.append(f"{len(consistency.folded)} became constants")
-    if consistency.removed:
-        were = "was" if len(consistency.removed) == 1 else "were"
-        parts.append(f"{len(consistency.removed)} {were} removed ({some_of(consistency.removed)})")
-    if consistency.unexplained:
-        parts.append(
-            f"{len(consistency.unexplained)} {'is' if len(consistency.unexplained) == 1 else 'are'} unexplained"
-        )
-    return f"of {counted(consistency.nodes, 'node')} before that work on the inputs, {', '.join(parts)}"
+def _fates(consistency: Consistency) -> Iterator[str]:
+    """What became of the nodes that there were before."""
+    folded, removed, unexplained = consistency.folded, consistency.removed, consistency.unexplained
+    yield f"{consistency.covered} live on"
+    if folded:
+        yield f"{len(folded)} became constants"
+    if removed:
+        yield f"{len(removed)} {'was' if len(removed) == 1 else 'were'} removed ({some_of(removed)})"
+    if unexplained:
+        yield f"{len(unexplained)} {'is' if len(unexplained) == 1 else 'are'} unexplained"
 
 
 def _doubts(consistency: Consistency) -> Iterator[str]:
@@ -291,7 +262,8 @@ def _doubts(consistency: Consistency) -> Iterator[str]:
         )
 
 
-def quantization_lines(result: QuantizeResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+def quantization_lines(result: files.QuantizeResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+    """The lineage first; with --report, what each module lost."""
     yield from lineage_lines(result.relinked, verbose=verbose)
     if result.excluded:
         yield plain(f"left in float as asked: {counted(len(result.excluded), 'node')}")
