@@ -57,11 +57,8 @@ class SourceFile:
         return (node for node in ast.walk(self.tree) if isinstance(node, kind))
 
     def docstring_lines(self) -> int:
-        return sum(
-            node.body[0].end_lineno - node.body[0].lineno + 1  # type: ignore[operator]
-            for node in ast.walk(self.tree)
-            if isinstance(node, _Documented) and ast.get_docstring(node) is not None
-        )
+        documented = [node for node in ast.walk(self.tree) if isinstance(node, _Documented) and ast.get_docstring(node)]
+        return sum((node.body[0].end_lineno or 0) - node.body[0].lineno + 1 for node in documented)
 
     def comment_lines(self) -> int:
         tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)

@@ -165,7 +165,7 @@ def _sizes(path: Path, inputs: object) -> dict[str, int]:
     given = _by_name(inputs, [value.name for value in values])
     sizes: dict[str, int] = {}
     for value in values:
-        pairs = zip(dims_of(value) or (), given[value.name].shape, strict=False)
+        pairs = zip(dims_of(value.type) or (), given[value.name].shape, strict=False)
         sizes.update({dim: size for dim, size in pairs if isinstance(dim, str)})
     return sizes
 

@@ -13,8 +13,8 @@ import onnx
 from measure.lineage.hold_out import hide
 from measure.lineage.truth import Truth, Values
 from measure.lineage.value_comparison import Comparer
-from modelexport.api.relink import Ancestor
 from modelexport.graph.file.reading import parse_model
+from modelexport.graph.file.tagged_file import Ancestor
 from modelexport.graph.index import Graph, Node, index_model
 from modelexport.graph.outline import digested, sketches_of
 from modelexport.lineage.descent import trace_lineage

@@ -106,7 +106,7 @@ def test_nodes_of_bodies_and_functions_count_once_in_the_file() -> None:
     ]
     model = file_of(nodes, [value("x", (2, 4)), value("c", (), TensorProto.BOOL)], functions=[function])
     graph = index_model(model)
-    owners = {node.key: ("b",) for node in graph.nodes}
+    owners: dict[str, tuple[str, ...]] = {node.key: ("b",) for node in graph.nodes}
     owners |= {"p": ("a",), "local::Block|o": ("a.fc", "b.fc"), "y": ("",)}
     totals = ModuleTotals.of(graph, provenance(model, hierarchy(), owners))
     assert totals.whole.nodes == len(graph.nodes) == 7

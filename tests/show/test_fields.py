@@ -41,7 +41,7 @@ class Outer:
     anything: object = None
 
 
-INNER = {Inner: fields("number")}
+INNER: dict[type, tuple[ResultField, ...]] = {Inner: fields("number")}
 
 
 def document(table: tuple[ResultField, ...], item: Outer) -> object:

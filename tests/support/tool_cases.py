@@ -13,8 +13,8 @@ from measure.lineage.value_comparison import run_values
 from onnx import helper, numpy_helper
 from tests.support import building
 
-from modelexport.api.relink import Ancestor
 from modelexport.graph.file.reading import parse_model
+from modelexport.graph.file.tagged_file import Ancestor
 from modelexport.graph.index import Graph, Node, index_model
 from modelexport.graph.outline import digested, sketches_of
 from modelexport.record.hierarchy import Hierarchy

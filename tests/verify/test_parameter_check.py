@@ -305,7 +305,7 @@ def test_weights_are_looked_at_one_at_a_time() -> None:
     held = {f"a{place}.weight": numbers(8, 8) for place in range(4)}
     order: list[str] = []
 
-    def paired(item: stage._Held, name: str, *_: object) -> Sequence[stage._Pair]:
+    def paired(item: stage._ModelTensor, name: str, *_: object) -> Sequence[stage._Pair]:
         order.append(f"compare {name}")
         return []
 

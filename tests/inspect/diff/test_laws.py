@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,7 +24,7 @@ LAYERS = range(6)
 RELAXED = settings(deadline=None, max_examples=20)
 
 
-def diffed(one: onnx.ModelProto, other: onnx.ModelProto, **options: bool) -> mx.Diff:
+def diffed(one: onnx.ModelProto, other: onnx.ModelProto, **options: Any) -> mx.Diff:
     with tempfile.TemporaryDirectory() as folder:
         paths = Path(folder) / "one.onnx", Path(folder) / "other.onnx"
         for model, path in zip((one, other), paths, strict=True):

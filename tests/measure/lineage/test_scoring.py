@@ -26,7 +26,7 @@ from measure.lineage.scoring import (
 from tests.support.building import attribution, node, tree
 from tests.support.tool_cases import Case, after_dense, fused_gemm, model, result, square
 
-from modelexport.api.relink import Ancestor
+from modelexport.graph.file.tagged_file import Ancestor
 from modelexport.graph.index import index_model
 from modelexport.lineage.inherit import inherit_record
 from modelexport.record.lineage import Lineage, Link, Relation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -35,7 +36,7 @@ def function(
     return helper.make_function("local", name, inputs.split(), outputs.split(), nodes, OPSETS, list(attributes))
 
 
-def call(name: str, inputs: str, outputs: str, **attributes: object) -> onnx.NodeProto:
+def call(name: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
     return helper.make_node(
         name, inputs.split(), outputs.split(), name=f"{outputs.split(maxsplit=1)[0]}_call", domain="local", **attributes
     )

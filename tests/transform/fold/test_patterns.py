@@ -155,8 +155,8 @@ def test_what_is_asked_for_by_name_and_cannot_be_done_is_an_error() -> None:
 
 def test_types_inside_are_those_that_all_calls_have() -> None:
     proto, record = tagged(TWO, OWNERS, {"one": "Layer", "two": "Layer"})
-    for name, shape in (("a", ["n", 3]), ("c", ["m", 3])):
-        proto.graph.value_info.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape))
+    for name, axis in (("a", "n"), ("c", "m")):
+        proto.graph.value_info.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [axis, 3]))
     folded = fold_model(proto, record, [], "it").model
     [inside] = folded.functions[0].value_info
     dims = inside.type.tensor_type.shape.dim

@@ -109,7 +109,7 @@ def graphs(draw: st.DrawFn) -> str:
 def reaches_back(graph: WorkingGraph, part: Iterable[int]) -> bool:
     """Whether a path leads from the part out of it and back: by search, not by counting."""
     inside = set(part)
-    outside_after = set()
+    outside_after = set[int]()
     for item in graph.items():
         before = graph.before(item)
         if item not in inside and (before & inside or before & outside_after):
