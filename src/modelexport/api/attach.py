@@ -234,7 +234,6 @@ def _fixed_inputs(proto: onnx.ModelProto, prepared: PreparedModel) -> Iterator[s
 
 
 def score_strategies(verdict: AttributionResult, path: str, recording: float) -> Scores:
-    """Scores of all strategies, and the nodes that they dispute with what each of them said."""
     provenance, claims = verdict.provenance, [judged.claims.nodes for judged in verdict.judged]
     disputes = tuple(
         Dispute(entry, tuple(by_node[entry.key] for by_node in claims if entry.key in by_node))

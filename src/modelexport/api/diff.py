@@ -115,7 +115,6 @@ def _stale_record(file: TaggedFile) -> Provenance | None:
 def _sources(
     left: TaggedFile, right: TaggedFile
 ) -> tuple[tuple[Source, Provenance | None], tuple[Source, Provenance | None]]:
-    """Where each file's modules are known from, and the record that says so."""
     record, other = _current_record(left), _current_record(right)
     # Relinking takes as long as the diff. A record that names the same modules can be borrowed instead.
     if record is not None and other is None and _has_own_tree(right, record):

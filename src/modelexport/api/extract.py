@@ -136,7 +136,6 @@ def write_part(
 
 
 def select_asked(provenance: Provenance, asked: Sequence[str]) -> CutSelection:
-    """What is meant by paths of modules, calls and queries."""
     if not asked:
         raise UserError("nothing was asked for", "Give a module, a call of one, or a query.")
     queries = [text for text in asked if _is_query(text, provenance)]

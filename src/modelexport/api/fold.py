@@ -72,7 +72,6 @@ def _note_loss(folding: Folding) -> str:
 
 
 def _note_staleness(opened: TaggedFile) -> str:
-    """Nodes that a tool added have no module, and stay outside of every function."""
     if opened.is_up_to_date:
         return ""
     entries = opened.provenance.nodes.values()

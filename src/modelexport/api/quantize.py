@@ -162,7 +162,6 @@ class _Job:
                 raise UnknownName("operator of the file", name, sorted(there))
 
     def choose(self, exclude: Sequence[str], include: Sequence[str]) -> None:
-        """Turn queries into the names of nodes that the quantizer is told."""
         self.excluded = self._meant(exclude)
         self.included = self._meant(include) if include else None
         left_over = {entry.key for entry in self.included or ()} - {entry.key for entry in self.excluded}

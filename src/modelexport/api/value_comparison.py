@@ -39,8 +39,6 @@ from modelexport.verify.parameter_check import find_coarse_weights
 
 
 class RunComparison:
-    """Looks at each value of the file as it is made."""
-
     def __init__(
         self, file: TaggedFile, reference: ReferenceRun, outputs: Mapping[str, int], tolerance: Tolerance
     ) -> None:

@@ -44,8 +44,6 @@ class Page:
 
 @dataclass(frozen=True)
 class ViewResult:
-    """The file that a page was written to."""
-
     path: Path
     size: int
     page: Page
@@ -86,7 +84,6 @@ def make_page(
     against: str | Path | None = None,
     at: Mapping[str, int] | None = None,
 ) -> Page:
-    """The page without writing it."""
     plotly_script()  # what is not installed is said before anything is computed
     path = Path(file)
     opened = open_tagged(path)

@@ -91,9 +91,8 @@ _MISFIT, _PART, _LEFT_OUT, _LEFT_OUT_UNCHANGING = 6, 4, 4, 1
 def align_by_order(matched: MatchedRun, anchors: Mapping[str, Anchor]) -> dict[str, int]:
     """Sequence alignment: for each node without an anchor, the index of the operator that it goes with.
 
-    Exporters list nodes in the order in which operators were issued. Anchors cut both lists into stretches; within one,
-    the cheapest alignment is chosen in which no node goes back (dynamic programming, as an edit distance): it costs
-    something if an operator does not become such a node, and if an operator is left without any.
+    Both lists are in the order of issue, and anchors cut them into stretches. In each, the cheapest alignment is chosen
+    in which no node goes back (dynamic programming, as an edit distance).
     """
     nodes = [node for node in matched.nodes if node.key in matched.graph.computed]
     pinned = {op_index for anchor in anchors.values() for op_index in anchor.op_indices}
@@ -144,7 +143,6 @@ def _increasing(anchors: list[tuple[str, Anchor]]) -> dict[str, int]:
 def _align(
     nodes: list[Node], op_indices: list[int], left_out: list[int], matched: MatchedRun
 ) -> Iterator[tuple[str, int]]:
-    """The cheapest alignment in which no node goes back, by dynamic programming."""
     if not op_indices:
         return
     # skipped[j]: what it costs to leave out all operators before j.

@@ -75,12 +75,16 @@ class ValueTypes:
 
     @cached_property
     def _inferred(self) -> Types:
-        proto = checkable(self._file)
-        try:
-            inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
-        except Exception:  # noqa: BLE001 - it has no error class of its own; what is stated remains
-            return {}
-        return dict(_typed(inferred))
+        inferred = _infer_shapes(checkable(self._file))
+        return {} if inferred is None else dict(_typed(inferred))
+
+
+def _infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """None where ONNX cannot: what is stated remains, and an estimate can be done without."""
+    try:
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception:  # noqa: BLE001 - it has no error class of its own
+        return None
 
 
 def is_shaped(kind: onnx.TypeProto) -> bool:
@@ -270,12 +274,10 @@ def _inferred(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Iterato
         if value.name in feed:
             dims = [onnx.TensorShapeProto.Dimension(dim_value=size) for size in feed[value.name].shape]
             value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=dims))
-    try:
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception:  # noqa: BLE001 - it has no error class of its own, and an estimate can be done without
-        return
-    yield from model.graph.value_info
-    yield from model.graph.output
+    inferred = _infer_shapes(model)
+    if inferred is not None:
+        yield from inferred.graph.value_info
+        yield from inferred.graph.output
 
 
 def _sizes(values: Iterable[onnx.ValueInfoProto], axes: Mapping[str, int]) -> Iterator[tuple[str, int]]:

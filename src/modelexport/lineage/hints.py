@@ -208,7 +208,6 @@ class ConstantHints:
             candidates = self._constants_named(class_after) if sketch is None else index.find_like(sketch)
             if candidates:
                 shape = self._shape(self._after, class_after)
-                # Of several that hold the same, one of the same shape.
                 yield class_after, min(candidates, key=lambda class_id: self._shape(self._before, class_id) != shape)
 
     def _shape(self, classes: ValueClasses, class_id: int) -> tuple[int, ...] | None:

@@ -87,7 +87,6 @@ def tree_rows(
 
 
 def enclosing_path(path: str, listed: Collection[str]) -> str | None:
-    """The nearest module around a path that is listed."""
     while path:
         path = parent_path(path)
         if path in listed:
@@ -96,7 +95,6 @@ def enclosing_path(path: str, listed: Collection[str]) -> str | None:
 
 
 def relative_path(path: str, around: str | None) -> str:
-    """A path as it is called inside of another one."""
     return path.removeprefix(f"{around}.") if around else path
 
 
@@ -120,7 +118,6 @@ class Branch(Generic[Item]):
 
     @cached_property
     def size(self) -> int:
-        """How many modules it stands for, with those inside of them."""
         return len(self.names) * (1 + sum(branch.size for branch in self.inside))
 
     @property
@@ -182,7 +179,6 @@ def _deepest(branches: Sequence[Branch[Item]]) -> int:
 
 
 def _row_count(branches: Sequence[Branch[Item]], depth: int) -> int:
-    """How many rows a tree has if it is cut at a depth."""
     return sum(1 + _row_count(branch.inside, depth - 1) for branch in branches) if depth else 0
 
 

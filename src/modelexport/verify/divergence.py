@@ -29,7 +29,6 @@ _SUSPICIOUS, _SUDDEN = 95.0, 20.0
 
 
 def is_rounding(difference: Difference | None) -> bool:
-    """Whether it is no more than single precision loses."""
     return difference is None or difference.sqnr >= _SUSPICIOUS
 
 

@@ -119,7 +119,6 @@ class RoleFlow:
                 waiting += onward(node)
 
     def uncast(self, value: str) -> str:
-        """The value before it was converted to another type."""
         maker = self.graph.producers.get(value)
         while maker is not None and is_cast(maker):
             value = maker.inputs[0]

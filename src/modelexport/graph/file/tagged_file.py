@@ -170,7 +170,7 @@ class TaggedFile(ModelFile):
 def open_tagged(path: Path) -> TaggedFile:
     """Raise FileUnreadable for a path that is no model; a missing record is an error when it is first asked for."""
     # Tab completion offers it beside the model, and "not an ONNX model" would not say what to do.
-    if path.suffix == SIDECAR_SUFFIX:
+    if path.name.endswith(f".hierarchy{SIDECAR_SUFFIX}"):
         raise FileUnreadable(f"{path} is a hierarchy record, not a model", "Give the .onnx file beside it.")
     model = open_model(path)
     return TaggedFile(model.proto, model.weights, model.directory, model.file_name)

@@ -82,7 +82,6 @@ def fields(*parts: str | ResultField) -> tuple[ResultField, ...]:
 
 
 def computed(name: str, read: Callable[[Any], object], *, digits: int | None = None) -> ResultField:
-    """A field that is more than an attribute."""
     return ResultField(name, lambda item, _: read(item), digits=digits)
 
 
@@ -144,8 +143,6 @@ def csv_lines(rows: Iterable[Iterable[str]]) -> str:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Writes the values of one result."""
-
     tables: Tables
     result: object
 
@@ -163,7 +160,6 @@ class _Writer:
         return _scalar(value)
 
     def document(self, item: object, table: Fields) -> Json:
-        """One object, key by key in the order of its table."""
         document: Json = {}
         for field in table:
             value: Any = field.value(item, self.result)
@@ -176,7 +172,6 @@ class _Writer:
 
 
 def _scalar(value: Any) -> Any:
-    """A value without parts, as JSON knows it."""
     match value:
         case Confidence():
             return value.label

@@ -67,7 +67,6 @@ class Profiled:
 
     @property
     def nodes(self) -> Mapping[str, float]:
-        """By key, of nodes that ran as they are in the file."""
         return {kernel.key: kernel.time for kernel in self.kernels if not kernel.unclear}
 
 
@@ -188,7 +187,6 @@ def _call(item: dict[str, Any]) -> CallVerdict:
 
 
 def _text(value: object) -> str:
-    """Everything is checked: the page would show whatever a damaged file holds."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r} stands where a text should")
     return value

@@ -55,12 +55,10 @@ def to_csv(result: object, rows: str = "") -> str:
 
 
 def tally_of(provenance: Provenance) -> Tally:
-    """How well the nodes of a record are known."""
     return Tally.of(entry.attribution for entry in provenance.nodes.values())
 
 
 def relations_of(result: files.RelinkResult) -> Mapping[Relation, int]:
-    """How many nodes there are of each relation that occurs."""
     counts = Counter(link.relation for link in result.lineage.nodes.values())
     return {relation: counts[relation] for relation in Relation if counts[relation]}
 
@@ -79,7 +77,6 @@ def _number_or_text(number: float | None) -> float | str | None:
 
 
 def _linked_nodes(result: files.RelinkResult) -> list[object]:
-    """In the order of the file, with the modules that each node was given."""
     nodes = result.provenance.nodes
     return [
         {

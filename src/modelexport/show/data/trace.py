@@ -41,8 +41,6 @@ class _Span:
 
 @dataclass(frozen=True, slots=True)
 class _OpenBar:
-    """A bar that may go on."""
-
     span: _Span
     start: float
     end: float
@@ -64,7 +62,6 @@ def profile_trace(profile: Profile) -> str:
 
 
 def _lanes(file: str, names: list[str]) -> Iterator[Json]:
-    """Metadata events that name the lanes and keep their order."""
     yield {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": file}}
     for number, name in enumerate(names):
         yield {"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": name}}

@@ -161,7 +161,6 @@ def graphml(drawing: Drawing) -> Iterator[str]:
 
 
 def unescaped(text: str) -> str:
-    """A text as it was before it was made fit for XML."""
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
 
 
@@ -202,8 +201,6 @@ def _wire_facts(wire: Wire, drawing: Drawing) -> dict[str, Fact]:
 
 
 class _Facts:
-    """Facts as data elements, each under the key that was declared for its name and type."""
-
     def __init__(self, drawing: Drawing) -> None:
         self.keys: dict[tuple[str, str, str], str] = {}
         self._declare("graph", {"name": "", **drawing.facts})

@@ -61,7 +61,6 @@ def draw_layers(
 
 
 def _layer(provenance: Provenance, call: ModuleCall, stack: tuple[ModuleCall, ...], nodes: int) -> Layer:
-    """Facts that hold for the module as a whole, and how many nodes are inside of this call."""
     hierarchy = provenance.hierarchy
     module = hierarchy.modules.get(hierarchy.canonical.get(call.path, call.path))
     facts: dict[str, Fact] = {"module": str(call), "nodes": nodes}

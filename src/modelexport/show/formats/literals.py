@@ -60,7 +60,6 @@ def graphs_of(model: onnx.ModelProto) -> Iterator[GraphPart]:
 
 
 def typed_ports(parts: Iterable[GraphPart]) -> dict[str, Port]:
-    """By value id."""
     return {port.value: port for part in parts for port in _ports(part)}
 
 
@@ -116,7 +115,6 @@ _KINDS = onnx.AttributeProto  # has the kinds of attributes as constants
 
 
 def attribute_fact(item: onnx.AttributeProto) -> Fact:
-    """Numbers as they are, everything else as text."""
     if item.ref_attr_name:
         return f"@{item.ref_attr_name} ({_KINDS.AttributeType.Name(item.type)})"
     if item.type == _KINDS.INT:

@@ -103,8 +103,6 @@ def _times(profiled: Profiled, drawing: Drawing) -> NodeData:
 
 
 class _SpreadTargets:
-    """Where the time of a kernel goes that is no node of the file."""
-
     def __init__(self, drawing: Drawing, timed: set[str]) -> None:
         self._timed = timed
         self._own: dict[str, list[str]] = {}

@@ -48,8 +48,6 @@ _MOST_OPERATORS = 3  # a box is narrow
 
 @dataclass(frozen=True)
 class Numbering:
-    """Where the things that boxes stand for are found in the other columns."""
-
     tree: ModuleTree
     nodes: Mapping[str, int]
     values: Distinct[str]

@@ -78,7 +78,6 @@ def plotly_script() -> str:
 
 
 def _part(name: str) -> str:
-    """Files of the package, also where it is installed as a zip."""
     return resources.files("modelexport.show.page").joinpath(name).read_text(encoding="utf-8")
 
 

@@ -141,7 +141,6 @@ class NodeColumns:
         }
 
     def _answer(self, attribution: Attribution) -> int:
-        """Few attributions are distinct: nodes name theirs by number, which keeps the page small."""
         number = self._answers.get(attribution)
         if number is None:
             number = self._answers[attribution] = len(self._rows)

@@ -97,7 +97,6 @@ def _modules(analysis: Analysis, detailed: bool) -> Table:
 
 
 def module_rows(modules: Sequence[ModuleFacts], most: int = _FEW) -> list[GroupedRow[ModuleFacts]]:
-    """Rows for a tree of any size; about `most` of them, unless `most` is 0."""
     return grouped_rows(modules, _shown, most)
 
 
@@ -141,7 +140,6 @@ def _amount(tally: Tally, count: int) -> tuple[str, str]:
 
 
 def _roles(analysis: Analysis) -> Iterator[RenderableType]:
-    """How many nodes there are of each role; a record may know no roles at all."""
     if not analysis.roles:
         return
     tally = analysis.coverage.nodes
@@ -211,7 +209,6 @@ def _used_columns(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def query_names(answer: Answer) -> str:
-    """One line for each node: its name, or its key where the name does not say which node is meant."""
     label = _labels(answer.provenance)
     return "".join(f"{printable(label(entry))}\n" for entry in answer.nodes)
 

@@ -66,7 +66,6 @@ def group_modules(modules: Iterable[results.ModuleChange]) -> list[Group]:
 
 
 def _title(members: Sequence[results.ModuleChange]) -> str:
-    """Which modules, of which class, and how large they are if a side lacks them."""
     first = members[0]
     name = join_paths([member.path for member in members])
     if first.class_changed:
@@ -140,7 +139,6 @@ def _names_values(field: results.FieldChange) -> bool:
 
 
 def operators(nodes: Sequence[results.NodeRef]) -> str:
-    """The operators in their order; counted where they are many."""
     names = [node.op_type for node in nodes]
     if len(names) <= _LISTED:
         return " + ".join(names)
@@ -170,7 +168,6 @@ def _weight_text(weights: Sequence[results.WeightChange], module: results.Module
 
 
 def _distances(weights: Sequence[results.WeightChange]) -> Iterator[str]:
-    """How far the numbers are apart, absolutely and relatively; of several weights, the farthest."""
     largest = [weight.largest for weight in weights if weight.largest is not None]
     if not largest or not max(largest):
         return
@@ -295,7 +292,6 @@ def _side(side: results.Side) -> str:
 
 
 def _group_lines(group: Group, *, verbose: bool) -> Iterator[str]:
-    """The first lines of a group; -v shows all."""
     count = f" ({len(group.members)} modules)" if len(group.members) > 1 else ""
     yield f"- {group.title}{count}"
     most = len(group.lines) if verbose else _MOST_LINES

@@ -66,7 +66,6 @@ class Quantization:
 
 
 def make_quantizer(settings: Quantization) -> Tool:
-    """A tool that quantizes in this way."""
     static = bool(settings.form)
     run = partial(_static if static else _dynamic, settings)
     does, remedy = "quantization by ONNX Runtime", _remedy(settings)
