@@ -60,7 +60,6 @@ class CallArguments:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """The tensors as ONNX Runtime takes them, by the same names."""
         return {name: to_array(tensor) for name, tensor in self.tensors.items()}
 
     def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> CallArguments:
@@ -95,10 +94,7 @@ class CallArguments:
 
 
 def bind_arguments(module: torch.nn.Module, inputs: object) -> CallArguments:
-    """Turn a tensor, a sequence or a dictionary of inputs into arguments of the module's `forward`.
-
-    Raises InputError, with the signature in its hint, for names and numbers of inputs that `forward` does not take.
-    """
+    """Inputs as arguments of the module's `forward`; InputError, its signature as hint, for what it does not take."""
     if isinstance(inputs, CallArguments):
         return inputs
     if not isinstance(inputs, Mapping):  # transformers' tokenizers return a mapping of their own

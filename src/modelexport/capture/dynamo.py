@@ -74,7 +74,6 @@ def _module_call(key: str, path: str, hierarchy: Hierarchy, order: dict[str, dic
 def export_dynamo(
     model: torch.nn.Module, arguments: CallArguments, request: ExportRequest, hierarchy: Hierarchy
 ) -> Exported:
-    """Export, keep the graph before the optimizer, and name outputs and axes as they were asked for."""
     program, notes = _export(model, arguments, request)
     fixed = _fixed_symbols(program)
     _copy_returned_inputs(program.model.graph)

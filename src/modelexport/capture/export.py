@@ -57,8 +57,6 @@ _PLAIN = (torch.Tensor, int, float, bool, str, complex, type(None))
 
 @dataclass(frozen=True)
 class ProbedRun:
-    """A run with every operator recorded: what went in, and what happened."""
-
     arguments: CallArguments
     trace: Trace
 
@@ -96,10 +94,7 @@ def trace_model(model: torch.nn.Module, inputs: object) -> TracedRun:
 
 
 def probe_operators(run: TracedRun, graph_inputs: Collection[str]) -> ProbedRun:
-    """Run the model again with every operator recorded, on inputs that leave it all of its work if possible.
-
-    graph_inputs  the inputs that the graph takes too; the others must stay as they were when it was made
-    """
+    """Run again with operators recorded, on inputs that leave out no work; only those in `graph_inputs` may change."""
     with EXPORT_LOCK, quiet(), exportable_moe(run.model):
         masked = run.arguments.with_mask(graph_inputs)
         probed = None if masked is None else _try_probe(run, masked)
@@ -125,7 +120,6 @@ def _try_probe(run: TracedRun, arguments: CallArguments) -> ProbedRun | None:
 
 
 def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Exported:
-    """Export a model that was run. exporter: `dynamo` or `torchscript`."""
     request = replace(request, output_names=run.output_names)
     with isolate_model(run.model, request.verbose):
         if exporter == "dynamo":
@@ -235,7 +229,6 @@ class OutputChecker:
 
     @property
     def can_run(self) -> bool:
-        """Whether ONNX Runtime can be given the inputs at all."""
         return all(tensor.dtype is not torch.bfloat16 for tensor in self._run.arguments.tensors.values())
 
     # An exporter that traces takes decisions from the sample, once and for all. Other inputs show it.
@@ -261,7 +254,7 @@ class OutputChecker:
             with quiet():
                 outputs = run_model(self._run.model, self._run.arguments.with_tensors(tensors))
         except InputError:
-            return ""  # a model may have every right to refuse other inputs
+            return ""
         check = self._compare(tensors, output_tensors(outputs))
         return "" if check.ok else f"the file is right only for {what}: {check.message}"
 
@@ -304,7 +297,6 @@ def _lengthen(tensor: torch.Tensor, axes: Mapping[int, str]) -> torch.Tensor:
 
 
 def _largest_differences(got: np.ndarray, want: np.ndarray) -> tuple[float, float]:
-    """The largest absolute and the largest relative difference of two arrays of one shape."""
     if not want.size:
         return 0.0, 0.0
     got, want = got.astype(np.float64), want.astype(np.float64)

@@ -41,8 +41,6 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)  # they hold modules
 
 
 class TracingHierarchyBuilder:
-    """Builds the hierarchy record of a model from one run of it."""
-
     def trace_model_execution(self, model: nn.Module, inputs: object) -> Hierarchy:
         """Run the model once and record its modules and their calls. The model is left as it was."""
         with quiet():
@@ -51,8 +49,6 @@ class TracingHierarchyBuilder:
 
 @dataclass(frozen=True)
 class ObservedRun:
-    """What one run of a model showed: its modules and their calls, what it returned, and its operators if asked for."""
-
     hierarchy: Hierarchy
     outputs: Any
     trace: Trace | None = None
@@ -151,7 +147,7 @@ def _compiler_is_there() -> bool:
 @contextmanager
 def _without_compiler() -> Iterator[None]:
     """Compiled submodules run as written, so that the modules inside of them are seen."""
-    # Importing the compiler takes half a second; where nobody did, nothing is compiled yet.
+    # Importing the compiler is slow; where nobody did, nothing is compiled yet.
     if not _compiler_is_there():
         yield
         return
@@ -161,10 +157,7 @@ def _without_compiler() -> Iterator[None]:
 
 @contextmanager
 def _record_calls(model: nn.Module) -> Iterator[_CallRecorder]:
-    """Records the calls of the model's modules in the order in which they begin.
-
-    The hooks are global ones: nothing is attached to the model, so nothing can be left on it.
-    """
+    """Records the calls of the model's modules. The hooks are global ones, so that none can be left on the model."""
     recorder = _CallRecorder(model)
     # The handle of a hook is a context manager that removes it.
     with (
@@ -185,7 +178,6 @@ class _CallRecorder:
         self._thread = threading.get_ident()
 
     def current(self) -> ModuleCall | None:
-        """The innermost call that is open."""
         return self.calls[self._open[-1]].call if self._open else None
 
     def enter(self, module: nn.Module, _args: object) -> None:

@@ -122,18 +122,12 @@ def silence_loggers(*names: str) -> Iterator[None]:
 
 
 def random_layers_in_training(model: nn.Module) -> tuple[str, ...]:
-    """Paths of the modules that draw random numbers because they are in training mode.
-
-    These are torch's own layers. A function that a module calls by itself leaves no trace in it.
-    """
+    """Paths of torch's own layers that draw random numbers because they are in training mode; no functions."""
     return _modules_in_training(model, _draws_random_numbers)
 
 
 def running_norms_in_training(model: nn.Module) -> tuple[str, ...]:
-    """Paths of the norms that use the statistics of the input, because they are in training mode, not the stored ones.
-
-    Nothing is random about them, but their numbers are other ones than those of an exported file.
-    """
+    """Paths of the norms that, being in training mode, use the statistics of the input instead of the stored ones."""
     return _modules_in_training(model, lambda module: isinstance(module, _NormBase) and module.track_running_stats)
 
 

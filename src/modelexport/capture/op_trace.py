@@ -129,10 +129,7 @@ SOURCE = "hooks"
 
 
 class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While `recording`, records the operators of this thread.
-
-    current  asked at each operator: the innermost module call that is open
-    """
+    """While `recording`, records this thread's operators; `current` gives the innermost module call that is open."""
 
     supports_higher_order_operators = True  # else torch refuses to run cond and while_loop under the mode
 
@@ -249,7 +246,6 @@ class _TensorNumbers:
 
 
 def _written_tensors(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterable[torch.Tensor]:
-    """The tensors that an operator writes into."""
     if isinstance(func, torch._ops.HigherOrderOperator) or not func._schema.is_mutable:
         return []
     specs = func._schema.arguments

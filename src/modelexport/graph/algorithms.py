@@ -51,9 +51,8 @@ def backward_slice(
 class ValueNumbers:
     """Value numbering (hash consing): equal descriptions get equal numbers, so that a comparison takes one step.
 
-    An operation is described by its operator and by the numbers of its operands. So two operations have one number
-    if, and only if, they compute the same from the same values, however long the way there is. One table may serve
-    several graphs: then numbers say what is the same in all of them.
+    Operations have one number if, and only if, they have one operator and operands of the same numbers. One table may
+    serve several graphs: then numbers say what is the same in all of them.
     """
 
     def __init__(self) -> None:
@@ -71,11 +70,7 @@ class ValueNumbers:
 
 
 class UnionFind(Generic[Item]):
-    """Disjoint sets: items that are joined pair by pair, and the groups that come of it.
-
-    The smaller set goes into the larger one, and each search shortens the way for the next: n joins take hardly more
-    than n steps. Groups and their items stay in the order in which they came.
-    """
+    """Disjoint sets (union by size, path halving). Groups and their items stay in the order in which they came."""
 
     def __init__(self, items: Iterable[Item] = ()) -> None:
         self._parents: dict[Item, Item] = {}
@@ -95,7 +90,6 @@ class UnionFind(Generic[Item]):
             self._sizes[item] = 1
 
     def find(self, item: Item) -> Item:
-        """The item that stands for the set of this one."""
         parents = self._parents
         while parents[item] != item:
             parents[item] = item = parents[parents[item]]
@@ -119,7 +113,6 @@ class UnionFind(Generic[Item]):
             self.join(items[0], item)
 
     def numbers(self) -> dict[Item, int]:
-        """By item: the number of its group."""
         numbers: dict[Item, int] = {}
         return {item: numbers.setdefault(self.find(item), len(numbers)) for item in self._parents}
 

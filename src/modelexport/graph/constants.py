@@ -35,7 +35,6 @@ def is_all(tensor: Tensor, number: int) -> bool:
 
 @cache
 def scalar_contents(number: int) -> frozenset[bytes]:
-    """What constants hold that are this number alone, in any type."""
     shapes = [(1,) * axes for axes in range(_MOST_AXES + 1)]
     return frozenset(content for kind in _TYPES for shape in shapes for content in _filled(number, kind, shape))
 
@@ -101,7 +100,6 @@ def text(node: Node, name: str) -> str:
 
 
 def _find(node: Node, name: str) -> onnx.AttributeProto | None:
-    # Most nodes do not have the attribute, and are spared the parsing.
     if name.encode() not in node.attributes:
         return None
     joined = node.attributes

@@ -76,7 +76,6 @@ class _ReadingNode:
 
 
 def _attributed_readers(provenance: Provenance) -> Mapping[str, _ReadingNode]:
-    """By key of the node."""
     stack, order = provenance.hierarchy.stack, provenance.hierarchy.call_order
 
     def reader(attribution: Attribution) -> _ReadingNode:

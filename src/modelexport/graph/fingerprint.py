@@ -22,7 +22,7 @@ from modelexport.graph.tensor_content import has_distinct, squash
 from modelexport.record.signals import Fingerprint
 
 _PROJECTIONS = 4
-# Longer tensors are sampled: the sketch of a gigabyte is no better than that of a megabyte.
+# Elements. Longer tensors are sampled.
 _LONGEST = 1 << 18
 # Fewer different numbers than these are met by chance.
 _TELLING = 4

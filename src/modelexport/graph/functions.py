@@ -39,7 +39,6 @@ from modelexport.graph.protos import attributes_of
 MOST_NODES = 1_000_000
 DEEPEST_CALL = 100
 
-# By name.
 Attributes = Mapping[str, onnx.AttributeProto]
 # From the calls around a value and its name in the function to the name that it gets, in the graph of the first call.
 Naming = Callable[[Sequence[str], str], str]
@@ -65,10 +64,7 @@ class Inlined:
 
 
 def inline_graph(graph: Graph, kept: Collection[str] = (), naming: Naming | None = None) -> Inlined:
-    """The graph without functions but those that are named in `kept`.
-
-    naming  what values of functions are called; by default `<key of the call>|<name in the function>`
-    """
+    """Without functions, except those in `kept`. Values become `<key of the call>|<name>` where `naming` is None."""
     functions = graph.body_outputs.keys() - graph.body_owner.keys() - {MAIN, *kept}
     return _Inliner(graph, functions, naming).inline() if functions else Inlined(graph)
 
@@ -113,7 +109,6 @@ class _Inliner:
     def __init__(self, graph: Graph, functions: Collection[str], naming: Naming | None) -> None:
         self._graph, self._functions, self._naming = graph, functions, naming
         self._members = group_by_key((root_of(node.graph, graph), node) for node in graph.nodes)
-        # Names of initializers, by the graph that holds them.
         self._stored = group_by_key((name.rpartition(KEY_SEPARATOR)[0], name) for name in graph.initializers)
         self._initializers: dict[str, Tensor] = {}
         self._owners: dict[str, str] = {}
@@ -140,7 +135,6 @@ class _Inliner:
         )
 
     def _put_nodes(self, root: str, frame: _Frame) -> Iterator[Node]:
-        """The nodes of a graph or a function, with all that is inside of them, where `frame` says."""
         around = frame.graph if frame.calls else root
         for node in self._members.get(root, ()):
             inputs, outputs = tuple(map(frame.value, node.inputs)), tuple(map(frame.value, node.outputs))
@@ -196,11 +190,7 @@ def root_of(graph_id: str, graph: Graph) -> str:
 
 
 class InlinedModel:
-    """The nodes of a model without functions, each with its attributes as the calls around it give them.
-
-    proto   as it is in the file, functions included
-    inlined its graph
-    """
+    """The nodes of a model without functions, each with its attributes as the calls around it give them."""
 
     def __init__(self, proto: onnx.ModelProto, inlined: Inlined) -> None:
         self.inlined = inlined
@@ -223,10 +213,7 @@ class InlinedModel:
         return replace(self.inlined.graph, nodes=tuple(nodes))
 
     def node_proto(self, node: Node) -> onnx.NodeProto:
-        """The node as it is in the file, or in its function, without references. Names of values are as they are there.
-
-        Raise KeyError for a node that is not in the model.
-        """
+        """The node as its file or function has it, names included, without references. Raises KeyError if absent."""
         calls, own = self.inlined.origin(node.key)
         proto = self._protos[own]
         if proto.op_type != node.op_type:  # what a function returns as it was given
@@ -255,7 +242,6 @@ def call_attributes(calls: Iterable[onnx.NodeProto], functions: Mapping[str, onn
     """What the last of these calls gives to its function, or else the function's own default.
 
     calls      each but the first is made in the function that the one before it calls
-    functions  by id
     """
     given: Attributes = {}
     for call in calls:

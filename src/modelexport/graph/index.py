@@ -32,10 +32,8 @@ MAIN = ""
 # Keeps the parts of a node key apart: owner of the body, attribute that holds it, first output inside.
 KEY_SEPARATOR = "|"
 
-# Types of numbers with a point, of however many digits.
 FLOATS = frozenset(map(onnx.TensorProto.DataType.Value, ["FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"]))
 
-# They read the shape of their input and nothing of its content.
 SHAPE_READERS = frozenset({"Shape", "Size"})
 
 
@@ -132,10 +130,7 @@ class Graph:
 
     @cached_property
     def running_order(self) -> tuple[Node, ...]:
-        """Every node after all that it is computed from: the nodes of a body come before the one that holds it.
-
-        The file lists them the other way round. Functions come first, the main graph last.
-        """
+        """Every node after what it is computed from, bodies before their owner; functions first, main graph last."""
         functions = [graph_id for graph_id in self.members if graph_id != MAIN and graph_id not in self.body_owner]
         return tuple(node for graph_id in (*functions, MAIN) for node in self._run(graph_id))
 
@@ -281,12 +276,10 @@ def node_key(proto: onnx.NodeProto, graph_id: str) -> str:
 
 
 def function_id(function: onnx.FunctionProto) -> str:
-    """What a function is known by, as a graph."""
     return _function_id(function.domain, function.name, function.overload)
 
 
 def called_id(node: onnx.NodeProto) -> str:
-    """The id of the function that a node calls, if the model has one of its name."""
     return _function_id(node.domain, node.op_type, node.overload)
 
 
@@ -310,7 +303,6 @@ def walk_graph_nodes(nodes: Sequence[onnx.NodeProto], graph_id: str) -> Iterator
 
 
 def subgraphs_with_ids(proto: onnx.NodeProto, key: str) -> Iterator[tuple[str, onnx.GraphProto]]:
-    """The graphs inside a node's attributes, each with its id."""
     for attribute in proto.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield f"{key}{KEY_SEPARATOR}{attribute.name}", attribute.g

@@ -256,11 +256,7 @@ def is_product(node: Node) -> bool:
 
 
 def is_commutative(op_type: str, domain: str = "") -> bool:
-    """Whether all inputs can change places: `Max(a, b, c)` is `Max(c, a, b)`.
-
-    Not `QLinearAdd`, which has scales and zero points between its two operands. An operator of a domain that is not
-    known here may be called `Add` and do anything.
-    """
+    """Whether all inputs can change places. Not those of QLinearAdd (scales lie between), nor of an unknown domain."""
     return Trait.COMMUTATIVE in TRAITS.get(op_type, Trait(0)) and plain_domain(domain) in DOMAINS
 
 
@@ -282,7 +278,6 @@ _SAME_WORK = {"CastLike": "Cast", "Gemm": "MatMul", "QGemm": "MatMul", "QAttenti
 @cache
 def family(op_type: str) -> str:
     """The plain operator whose work this one does, perhaps among others."""
-    # From the outside in, as names are put together: QLinearConv, NhwcFusedConv, DynamicQuantizeMatMul.
     for prefix in _PREFIXES:
         if op_type.startswith(prefix) and op_type != prefix:
             return family(op_type.removeprefix(prefix))
@@ -300,8 +295,6 @@ _Stored = Mapping[str, onnx.TensorProto]
 
 @dataclass(frozen=True, slots=True)
 class RandomNode:
-    """A node that draws random numbers. `key` says where it is."""
-
     key: str
     name: str
     op_type: str
@@ -324,7 +317,6 @@ def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
 
 
 def _drawing(nodes: Iterable[onnx.NodeProto], graph_id: str, outer: _Stored, opset: int) -> Iterator[RandomNode]:
-    """`outer` are the stored tensors that the graph can see."""
     nodes = list(nodes)
     constants = ((node, find_attribute(node, "value")) for node in nodes if node.op_type == "Constant")
     stored = {**outer, **{node.output[0]: value.t for node, value in constants if value is not None}}

@@ -162,10 +162,7 @@ def sketches_like(file: ModelFile, known: Iterable[Sketch | None]) -> Sketches:
 
 
 def sketches_of(file: ModelFile, block: int = 0) -> Sketches:
-    """The sketches of a file's constants by name, each made when it is asked for.
-
-    block  how many channels are together in the weights that are in blocked order; 0 to take these as they lie
-    """
+    """By name, each made when it is asked for. block: channels in a block of blocked weights; 0: taken as they lie."""
     blocked = frozenset(blocked_weights(file.proto) if block else ())
     tensors = {tensor.name: tensor for tensor in file.proto.graph.initializer}
     for key, node in walk_nodes(file.proto):

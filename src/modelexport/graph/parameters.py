@@ -68,7 +68,6 @@ class HeldParameter:
 
 
 def initializer_modules(record: Provenance | None, name: str) -> tuple[ModulePath, ...]:
-    """Paths of the modules that an initializer belongs to."""
     if record is None or name not in record.initializers:
         return (None,)
     return tuple(dict.fromkeys(owner.path for owner in record.initializers[name].owners)) or (None,)
@@ -122,7 +121,6 @@ class ParameterMatching:
         self._inlined = inline_graph(graph) if model is None else model.inlined
         self._record = record
         self._tensors = graph.initializers
-        # Who reads each initializer, functions put in the place of their calls.
         self._uses = (self._inlined.graph if model is None else model.graph).uses
         self._modules = {} if record is None else record.hierarchy.modules
         # Numbers of absent parameters that no initializer was found to hold so far.
@@ -133,7 +131,6 @@ class ParameterMatching:
         return self._held.get(name, ())
 
     def size(self, name: str) -> int:
-        """How many trained numbers an initializer has, whatever they are called."""
         return max((held.size for held in self[name]), default=0)
 
     def _match_all(self) -> Iterator[tuple[str, tuple[HeldParameter, ...]]]:
@@ -206,7 +203,6 @@ class ParameterMatching:
         return ""
 
     def _match_copy_or_parts(self, name: str, modules: tuple[ModulePath, ...], size: int) -> Iterator[HeldParameter]:
-        """One more copy of a parameter, or parts of several that are put together, cut or folded."""
         paths = {path for path in modules if path is not None}.union(*self._reading_modules(name))
         parameters = ((path, parameter) for path in sorted(paths) for parameter in self._parameters_of(path))
         sizes = {self._full_name(path, parameter): parameter.size for path, parameter in parameters}
@@ -248,7 +244,6 @@ class ParameterMatching:
 
     @cached_property
     def _owners(self) -> Mapping[str, tuple[str, ...]]:
-        """The modules that have each parameter."""
         return group_by_key((name, path) for name, path, _ in self._all_parameters())
 
     def _absent_parameters(self) -> dict[str, int]:

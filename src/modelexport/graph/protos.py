@@ -29,7 +29,6 @@ def plain_domain(domain: str) -> str:
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs inside a node's attributes."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g
@@ -93,7 +92,6 @@ def described(dtype: int, shape: tuple[int, ...], data: bytes) -> bytes:
 
 
 def type_of(content: bytes | None) -> tuple[int, tuple[int, ...]]:
-    """The type and shape that are before the data."""
     if content is None:
         return onnx.TensorProto.UNDEFINED, ()
     dtype, shape = content[1 : _data_start(content) - 1].decode().split(", ", 1)
@@ -102,7 +100,6 @@ def type_of(content: bytes | None) -> tuple[int, tuple[int, ...]]:
 
 
 def data_of(content: bytes) -> bytes:
-    """The data alone."""
     return content[_data_start(content) :]
 
 
@@ -132,7 +129,6 @@ def constant_content(proto: onnx.NodeProto) -> bytes | None:
     return None
 
 
-# Attributes of a Constant that hold numbers of a certain type.
 _NUMBERS = {
     "value_int": (onnx.TensorProto.INT64, np.int64),
     "value_ints": (onnx.TensorProto.INT64, np.int64),

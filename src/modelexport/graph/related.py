@@ -32,8 +32,7 @@ from modelexport.record.provenance import Provenance
 # Of the modules with parameters: another version of a model may have some more or fewer, or other sizes.
 _SAME_MODULES = 0.5
 
-# Of telling weights, and of computed values. A file that was fused, quantized or partly retrained still shares more
-# than this with the model's run; a stranger shares next to nothing.
+# Of telling weights, and of computed values: fused, quantized and partly retrained files share more with the run.
 _SAME_VALUES = 0.2
 
 # As far as nodes are recognized (`NodeOverlap.degree`). Measured: files of other models reach 0.48, even those of the
@@ -51,12 +50,10 @@ _COMPARED_WEIGHTS = 0.1
 
 # A record that knows a smaller share of the nodes, or of the weights, says nothing about the file.
 _RECORDED = 0.1
-# The share of nodes that a record beside the file must know if it knows hardly a weight of it: exporters name the
-# values of all models alike (`linear_3`, `add_12`).
+# The share of nodes that it must know if it knows hardly a weight: exporters name all values alike (`add_12`).
 _RECORDED_WITHOUT_WEIGHTS = 0.8
 
-# The share of nodes of the larger graph that have the same key in both. With fewer, the files name values differently,
-# and names say nothing about edges.
+# The share of the larger graph's nodes with the same key in both. With fewer, names say nothing about edges.
 _SAME_NAMES = 0.5
 
 
@@ -79,7 +76,6 @@ class ModuleOverlap:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to say of those that are related."""
         return (f"modules that are not the same in both: {some_of(self.unlike)}",) if self.unlike else ()
 
     def __str__(self) -> str:
@@ -103,11 +99,9 @@ def _are_alike(module: Module, other: Module | None) -> bool:
 
 
 def ensure_same_model(hierarchy: Hierarchy, classes: Mapping[str, str], path: Path) -> None:
-    """Raise RecordMismatch for a document of `profile` or `verify` that is not about this model.
+    """Raise RecordMismatch if a document of `profile` or `verify`, with these classes by path, is not about this model.
 
     Names of nodes are alike in models that have nothing in common; modules with their classes are not.
-
-    classes  of the modules that the document names, by path
     """
     for name, class_name in classes.items():
         module = hierarchy.modules.get(hierarchy.canonical.get(name, name))
@@ -159,7 +153,6 @@ def value_overlap(graph: Graph, telling: Collection[str], matched: Container[str
 def node_overlap(before: Collection[Node], after: Collection[Node], sources: Mapping[str, Node]) -> NodeOverlap:
     """`sources`: by the key of a node after, the node before whose work it does."""
     origins = {origin.key for origin in sources.values()}
-    # Of no nodes, all are recognized.
     return NodeOverlap(
         len(sources) / len(after) if after else 1.0,
         len(origins) / len(before) if before else 1.0,
@@ -194,10 +187,7 @@ def count_known_nodes(record: Provenance, graph: Graph) -> int:
 
 
 def describes(record: Provenance, graph: Graph, *, beside: bool) -> bool:
-    """Whether a record speaks of this graph, or of one that it was made from.
-
-    beside  it was found beside the file, where that of another model may lie
-    """
+    """Whether a record speaks of this graph, or of one it was made from. beside: it may be that of another model."""
     if record.origin.graph == graph.fingerprint or not graph.nodes:
         return True
     weights = sum(name in record.initializers for name in graph.initializers)

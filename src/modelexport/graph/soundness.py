@@ -90,7 +90,6 @@ def _way_back(graph: Graph, start: Node) -> tuple[str, ...]:
 
 
 def _quote_value(value: str) -> str:
-    """A value by the name that it has in the file, and where that is."""
     graph_id, _, name = value.rpartition(KEY_SEPARATOR)
     return f"{name!r} in {graph_id!r}" if graph_id else repr(name)
 

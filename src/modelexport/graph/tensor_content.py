@@ -22,7 +22,7 @@ import numpy as np
 # Where one tool writes infinity another writes the largest float: they are the same here. NaN has a place beyond.
 _INFINITE = float(np.arcsinh(np.finfo(np.float32).max))
 _NOT_A_NUMBER = 2 * _INFINITE
-# Elements that are looked at first, as a multiple of the different numbers that are wanted: mostly enough.
+# Elements that are looked at first, as a multiple of the different numbers that are wanted.
 _FIRST_LOOK = 16
 
 _Bucket = TypeVar("_Bucket", bound=Hashable)

@@ -143,7 +143,6 @@ def _axis(dim: onnx.TensorShapeProto.Dimension, *, zero_is_open: bool) -> int | 
 
 
 def input_dims(value: onnx.ValueInfoProto) -> Dims | None:
-    """Of what a model is fed."""
     return dims_of(value.type, zero_is_open=True)
 
 
@@ -208,7 +207,6 @@ class AxisSizes:
 
 
 def _usual(value: onnx.ValueInfoProto, axis: int) -> int:
-    """What an open axis is like, by where it is."""
     dims = input_dims(value) or ()
     exact = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).kind in "biu"
     if axis == 0 and len(dims) > 1:

@@ -103,13 +103,6 @@ def ones(_context: RecipeContext, shape: Shape, _source: RandomSource) -> torch.
 
 @dataclass(frozen=True)
 class InputRecipe:
-    """How to make one input.
-
-    shape   None where the configuration says too little
-    fill    for any shape that the user asks for
-    wanted  whether to make an input that forward does not require
-    """
-
     shape: Callable[[RecipeContext], Shape | None]
     fill: Callable[[RecipeContext, Shape, RandomSource], torch.Tensor] = floats
     wanted: Callable[[RecipeContext], bool] = lambda _context: False

@@ -173,10 +173,7 @@ class _UserInputs:
 
 
 def make_inputs(module: torch.nn.Module, source: str | Path | None, request: InputRequest) -> ModelInputs:
-    """Inputs that `module` can be run with; `source` is where its tokenizer or processor may be found.
-
-    Nothing is left to chance: values come from `request.seed`, and the global random state is not touched.
-    """
+    """Inputs to run `module` with, by `request.seed` alone; `source` is where its tokenizer or processor may be."""
     signature = read_signature(module)
     fields = ConfigFields(getattr(module, "config", None))
     decided = _read_user_inputs(fields, signature, source, request)

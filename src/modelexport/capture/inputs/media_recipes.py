@@ -25,7 +25,7 @@ from modelexport.capture.inputs.specs import AUDIO_SAMPLES, DECODER_SEQUENCE
 _VISION = ("vision", "image", "visual")
 _SIZE_FIELDS = ("image_size", "img_size", "crop_size", "input_size")
 USUAL_SIZE = (224, 224)
-# Patches along each side of a sample image, before neighbours are merged: few, and more than one.
+# Patches along each side of a sample image, before neighbours are merged.
 _GRID_CELLS = 2
 
 
@@ -124,7 +124,7 @@ VISION_RECIPES: Mapping[str, InputRecipe] = {
 }
 
 _AUDIO = ("audio", "speech")
-# What an encoder makes of a sample sound: enough for its own windows, few enough to be quick.
+# Frames that an encoder makes of a sample sound.
 _FRAMES_OUT = 12
 # Encoders that embed the position of each frame have halved the number of frames by a convolution before.
 _POSITION_STRIDE = 2

@@ -26,7 +26,6 @@ from modelexport.capture.loading.third_party import hub_is_reachable, library, q
 from modelexport.errors import ExtraMissing, InputError
 
 _COPIES = 2
-# Fast tokenizers, the files of slow ones (WordPiece, BPE), sentencepiece and tiktoken.
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model", "*.tiktoken")
 _PREPROCESSOR = "preprocessor_config.json"
 
@@ -40,7 +39,6 @@ class ProcessedInputs:
 
 
 def process_inputs(source: str | Path | None, request: InputRequest, size: tuple[int, int] | None) -> ProcessedInputs:
-    """Everything that tokenizer and processor make of `--text` and `--image`."""
     if request.text is None and request.image is None:
         return ProcessedInputs({})
     image = None if request.image is None else _open_image(request.image)
@@ -148,7 +146,7 @@ def _process_plainly(
     pixels = np.asarray(image.resize((width, height)), dtype=np.float32) / 255.0
     mean, deviation = settings.get("image_mean", 0.5), settings.get("image_std", 0.5)
     normal = (pixels - np.asarray(mean, np.float32)) / np.asarray(deviation, np.float32)
-    picture = torch.from_numpy(normal.transpose(2, 0, 1).copy())  # channels in front of the pixels
+    picture = torch.from_numpy(normal.transpose(2, 0, 1).copy())
     reason = summarize_error(error)
     note = f"the image was only resized to {height}x{width} and normalised; no image processor: {reason}"
     return ProcessedInputs({"pixel_values": picture.repeat(_COPIES, 1, 1, 1)}, (note,))

@@ -49,8 +49,7 @@ class InputSpec:
 class InputRequest:
     """Where inputs come from; whatever is not said here is made from the model's configuration.
 
-    `static` keeps axes of size 1 as written: without it they are made with size 2, because torch takes
-    an axis of size 1 for one that is broadcast and never grows.
+    static  axes of size 1 stay; else they are made with size 2, because torch never lets an axis of size 1 grow
     """
 
     text: str | None = None
@@ -203,10 +202,7 @@ def axis_names(name: str, rank: int, audio: bool = False) -> Mapping[int, str]:
 
 
 def dynamic_axes(values: Mapping[str, Any]) -> Mapping[str, Mapping[int, str]]:
-    """The axes rule for tensors at hand; axes that share a name have the same size.
-
-    torch.export refuses two axes of one name and different sizes, so a name is kept only where the sizes agree.
-    """
+    """The axes rule for tensors at hand. torch.export wants one size for a name: it is kept where the sizes agree."""
     audio = "input_values" in values and not {"input_ids", "inputs_embeds"} & set(values)
     sizes: dict[str, int] = {}
     axes: dict[str, Mapping[int, str]] = {}
@@ -228,7 +224,6 @@ def dynamic_axes(values: Mapping[str, Any]) -> Mapping[str, Mapping[int, str]]:
 _EXAMPLE = "Write name=SHAPE[:DTYPE], for example x=1x3x224x224:float32, or flag=:bool for a scalar."
 _SPEC_KEYS = {"shape", "dtype", "range"}
 _FILE_EXAMPLE = 'Write {"input_ids": {"shape": [2, 16], "dtype": "int64", "range": [0, 999]}}.'
-# Torch has more, but most of those can be neither filled with numbers nor exported.
 _DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
@@ -290,7 +285,6 @@ def parse_dtype(name: str, owner: str) -> torch.dtype:
 
 
 def read_arrays_file(path: Path) -> Mapping[str, torch.Tensor]:
-    """Arrays with their own dtypes."""
     tensors = {}
     for name, array in read_arrays(path).items():
         try:

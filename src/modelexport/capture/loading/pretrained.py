@@ -47,10 +47,7 @@ _AUTO_PREFIX = "AutoModelFor"
 
 
 def model_class(config: Any, raw: Mapping[str, object], options: ModelSource) -> Any:
-    """The class whose `from_pretrained` loads this configuration.
-
-    raw  config.json as it is; transformers' own object leaves out what it does not know
-    """
+    """The class that loads this configuration. raw: config.json as it is, with fields that transformers leaves out."""
     if options.task is not None:
         return _class_for_task(config, raw, options.task)
     named = _first_architecture(raw)

@@ -53,7 +53,7 @@ class LoadedModel:
 
 
 _LONGEST_REASON = 600  # characters: transformers lists every class that it knows in some of its errors
-_PROBE_SECONDS = 5  # longer than a slow network takes to answer, shorter than anybody waits without a word
+_PROBE_SECONDS = 5
 
 
 @contextmanager
@@ -88,10 +88,7 @@ def explain_failure(failure: str, hint: str = "") -> Iterator[None]:
 
 
 def summarize_error(error: BaseException) -> str:
-    """What went wrong without the advice that follows it: transformers writes both into one text, a blank line between.
-
-    `isolation.root_cause` is for torch's exporters, which wrap errors in errors instead.
-    """
+    """An error without the advice that transformers puts behind it, a blank line between. For torch: `root_cause`."""
     paragraph = str(error).strip().split("\n\n")[0].strip()
     text = " ".join(paragraph.split()) or "no reason given"
     shortened = text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + " …"

@@ -112,7 +112,7 @@ def _block_size() -> int:
 ValueVisitor = Callable[[str, np.ndarray], None]
 
 _FIRST_PIECE, _LONGEST_PIECE = 32, 1024
-# Bytes that a piece may make: small beside a model's weights, and larger than what most models make in all.
+# Bytes that a piece may make.
 _ROOM = 1 << 26
 # Bytes of values that may have passed before memory goes back to the system; it is slow to come again.
 _GIVE_BACK_AFTER = 1 << 28
@@ -286,10 +286,7 @@ def _session(proto: onnx.ModelProto) -> Any:
 
 @cache
 def _malloc_trim() -> Callable[[int], object]:
-    """Gives what was freed back to the system; else it stays in the heap, in parts too small for the next values.
-
-    https://man7.org/linux/man-pages/man3/malloc_trim.3.html
-    """
+    """Gives what was freed back; else it stays in the heap: https://man7.org/linux/man-pages/man3/malloc_trim.3.html"""
     try:
         return ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # not every system's C library has it
@@ -307,7 +304,6 @@ def _runtime() -> Any:
 
 
 def _runtime_failure(error: Exception) -> RuntimeFailed:
-    # The rest are paths and operators of ONNX Runtime's own.
     first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return RuntimeFailed(
         f"ONNX Runtime cannot run the graph: {type(error).__name__}: {first_line[:_LONGEST_REASON]}",
@@ -321,7 +317,7 @@ def _array(value: Any) -> np.ndarray | None:
     try:
         array: np.ndarray = value.numpy()
     except RuntimeError:
-        return None  # a type that numpy does not have
+        return None
     return array
 
 

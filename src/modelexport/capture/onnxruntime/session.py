@@ -58,7 +58,6 @@ def required_inputs(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
 
 
 def bind_inputs(proto: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays by the names of the graph's inputs, as the graph wants them."""
     wanted = required_inputs(proto)
     feed = {}
     for name, source in assign_inputs(proto, arrays).items():
@@ -134,10 +133,7 @@ _KERNEL, _GRAPH, _RUN = "_kernel_time", "::Execute", "model_run"
 
 @dataclass(frozen=True)
 class ProfiledRun:
-    """What the profiler wrote about the runs that count.
-
-    requested  the providers that were asked for, the preferred one first
-    """
+    """What the profiler wrote about the runs that count; `requested` are providers, the preferred one first."""
 
     runs: tuple[RawRun, ...]
     requested: tuple[str, ...]
@@ -214,7 +210,6 @@ def _ensure_started(started: Sequence[str], wanted: Sequence[str]) -> None:
 
 
 def _read_profile(path: Path) -> tuple[RawRun, ...]:
-    """The runs of the whole model, in their order."""
     try:
         return parse_profile(json.loads(path.read_text()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -244,8 +239,6 @@ def parse_profile(document: Iterable[Mapping[str, Any]]) -> tuple[RawRun, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _GraphRun:
-    """A graph that has run."""
-
     start: float
     events: tuple[RawEvent, ...]
 

@@ -44,7 +44,6 @@ class StagedFile:
         self.position += len(data)
 
     def pad_to(self, position: int) -> None:
-        """Write zeros up to this position."""
         self.write(bytes(position - self.position))
 
 
@@ -68,7 +67,6 @@ class Stage:
         return self._files[-1]
 
     def write(self, path: Path, data: bytes | str) -> None:
-        """Start a file and write all of it."""
         self.open(path).write(data.encode() if isinstance(data, str) else data)
 
     def _commit(self) -> None:

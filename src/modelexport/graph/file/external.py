@@ -101,7 +101,6 @@ def _check_data(tensor: onnx.TensorProto, directory: Path | None) -> None:
 
 
 def set_external(tensor: onnx.TensorProto, location: str, offset: int, nbytes: int) -> None:
-    """Turn a tensor into one whose data is in another file."""
     clear_data(tensor)
     tensor.ClearField("external_data")
     tensor.data_location = onnx.TensorProto.EXTERNAL
@@ -117,7 +116,6 @@ def data_files(model: onnx.ModelProto, directory: Path) -> set[Path]:
 
 
 def data_path(tensor: onnx.TensorProto, directory: Path | None) -> Path:
-    """The file that holds an external tensor's data, which must be inside the model's folder."""
     location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
     return _inside(f"tensor {tensor.name!r}", directory, location)
 

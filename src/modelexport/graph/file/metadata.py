@@ -30,7 +30,6 @@ from modelexport.record.provenance import Attribution, Provenance
 PREFIX = "pkg.modelexport."
 RECORD_KEY = f"{PREFIX}record"
 OUTLINE_KEY = f"{PREFIX}outline"
-# What a file was cut out of.
 CUT_KEY = f"{PREFIX}cut_from"
 TAG_KEY = f"{PREFIX}tag"
 MODULE_KEY = f"{PREFIX}module"
@@ -104,17 +103,13 @@ def embed_record(model: onnx.ModelProto, provenance: Provenance, outline: Outlin
 
 
 def level_of(model: onnx.ModelProto) -> Level:
-    """How much of its record a model carries."""
     if any(read_node_keys(node) for _, node in walk_nodes(model)):
         return Level.FULL
     return Level.NONE if read_record(model) is None else Level.LEAN
 
 
 def rename_nodes(model: onnx.ModelProto, attributions: Mapping[str, Attribution]) -> dict[str, str]:
-    """Give every node the path of its module and its operator as a name, numbered where that is not unique.
-
-    Returns the names by node key.
-    """
+    """Name every node by its module's path and its operator, numbered where that is not unique: names by node key."""
     numbers: dict[str, int] = {}
     names: dict[str, str] = {}
     for key, node in walk_nodes(model):
@@ -125,10 +120,7 @@ def rename_nodes(model: onnx.ModelProto, attributions: Mapping[str, Attribution]
 def name_nodes(
     model: onnx.ModelProto, attributions: Mapping[str, Attribution], refuses: Callable[[str], str]
 ) -> tuple[str, ...]:
-    """Give a name of its own to every node that has none, shares it with one before, or has one that is refused.
-
-    Returns the keys of these nodes. All others keep theirs.
-    """
+    """Name nodes that have no name, a refused one, or that of one before; others keep theirs. Keys of the renamed."""
     numbers: dict[str, int] = {}
     nameless: list[tuple[str, onnx.NodeProto]] = []
     for key, node in walk_nodes(model):
@@ -176,7 +168,6 @@ def allow_node_metadata(model: onnx.ModelProto) -> None:
 
 
 def node_keys(provenance: Provenance, attribution: Attribution) -> dict[str, str]:
-    """What the metadata of a node with this attribution must say."""
     several, layer = len(attribution.owners) > 1, attribution.layer_id
     values = {
         CONFIDENCE_KEY: attribution.confidence.label,
@@ -196,12 +187,10 @@ def read_node_keys(node: onnx.NodeProto) -> dict[str, str]:
 
 
 def read_record(model: onnx.ModelProto) -> str | None:
-    """The packed record that the model carries."""
     return _read(model, RECORD_KEY)
 
 
 def read_outline(model: onnx.ModelProto) -> str | None:
-    """The packed outline of the graph that the record was made for."""
     return _read(model, OUTLINE_KEY)
 
 
@@ -216,7 +205,6 @@ def strip_metadata(model: onnx.ModelProto, prefixes: tuple[str, ...], keys: tupl
 
 
 def strip_exporter_metadata(model: onnx.ModelProto) -> None:
-    """Remove what torch writes on nodes and values."""
     strip_metadata(model, _EXPORTER_PREFIXES, _EXPORTER_KEYS)
 
 
@@ -237,7 +225,6 @@ def strip_own_metadata(model: onnx.ModelProto, kept: frozenset[str]) -> int:
 
 
 def own_keys(*holders: _Holder) -> frozenset[str]:
-    """Every key of ours that a model, a function or a node has, each by itself."""
     keys = (entry.key for holder in holders for entry in holder.metadata_props)
     return frozenset(key for key in keys if key.startswith(PREFIX))
 
@@ -268,7 +255,6 @@ _Holder = (
 
 
 def _holders(model: onnx.ModelProto) -> Iterable[_Holder]:
-    """Everything in a model that can carry metadata."""
     yield model
     yield from _graph_holders(model.graph)
     for function in model.functions:
@@ -308,7 +294,6 @@ def _scope(call: ModuleCall) -> str:
     return "".join(f"/{part}" for part in parts)
 
 
-# The functions that modules became are in this domain, whatever domains a file has otherwise.
 FOLDED_DOMAIN = "pkg.modelexport.modules"
 # In the metadata of a folded model: what it takes to make it flat again.
 FOLDED_KEY = "pkg.modelexport.folded"

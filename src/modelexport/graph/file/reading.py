@@ -56,7 +56,6 @@ class ModelFile:
 
     @cached_property
     def inlined(self) -> InlinedModel:
-        """The nodes without functions, and with what their calls give them."""
         return InlinedModel(self.proto, inline_graph(self.graph))
 
     def is_detached(self, initializer: onnx.TensorProto) -> bool:
@@ -151,7 +150,6 @@ def _take_apart(model: memoryview, kept: frozenset[str] = frozenset()) -> tuple[
 
 
 def with_initializers(model: memoryview, edit: wire.Edit) -> list[Part]:
-    """A serialized model with its initializers edited one by one."""
     return wire.rewrite(model, {_MODEL_GRAPH: lambda graph: wire.rewrite(graph, {_GRAPH_INITIALIZER: edit})})
 
 
@@ -168,7 +166,6 @@ def initializer_arrays(file: ModelFile) -> Iterator[tuple[str, np.ndarray]]:
 
 def initializer_array(file: ModelFile, tensor: onnx.TensorProto) -> np.ndarray:
     """A view of the file where numpy has the type, else a copy."""
-    # Types that numpy lacks (bfloat16, int4) are decoded by onnx, which copies.
     if not is_data_outside(file, tensor) or not is_numpy_type(tensor):
         return onnx.numpy_helper.to_array(tensor_with_data(file, tensor))
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
@@ -176,7 +173,6 @@ def initializer_array(file: ModelFile, tensor: onnx.TensorProto) -> np.ndarray:
 
 
 def tensor_with_data(file: ModelFile, tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """The tensor with its data in it."""
     if not is_data_outside(file, tensor):
         return tensor
     raw = bytes(file.weights[tensor.name].raw())
@@ -184,12 +180,10 @@ def tensor_with_data(file: ModelFile, tensor: onnx.TensorProto) -> onnx.TensorPr
 
 
 def is_data_outside(file: ModelFile, tensor: onnx.TensorProto) -> bool:
-    """Whether a tensor's data is not in the structure itself."""
     return file.is_detached(tensor) or is_external(tensor)
 
 
 def is_numpy_type(tensor: onnx.TensorProto) -> bool:
-    """Whether numpy has the type by itself."""
     return onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).isbuiltin == _NUMPYS_OWN
 
 

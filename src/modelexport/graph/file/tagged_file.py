@@ -137,7 +137,6 @@ class TaggedFile(ModelFile):
 
     @cached_property
     def crossings(self) -> Crossings:
-        """The values that go into the calls of modules and come out of them."""
         return find_crossings(self.graph, self.provenance)
 
     @cached_property
@@ -234,7 +233,6 @@ def tagged_ancestor(file: TaggedFile) -> Ancestor:
 
 
 def outlined_ancestor(file: TaggedFile) -> Ancestor:
-    """The graph that the record inside a file was made for."""
     outline = file.outline
     if outline is None:
         raise RecordMissing(

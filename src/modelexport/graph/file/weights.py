@@ -58,7 +58,6 @@ class Field:
 
 
 def fields(message: memoryview) -> Iterator[Field]:
-    """The fields of a message in their order."""
     position, size = 0, len(message)
     while position < size:
         start = position
@@ -110,7 +109,6 @@ def size_of(parts: Sequence[Part]) -> int:
 
 
 def delimited(number: int, parts: Sequence[Part]) -> list[Part]:
-    """A length-delimited field with these parts as its value."""
     head = varint(number << 3 | DELIMITED) + varint(size_of(parts))
     return [memoryview(head), *parts]
 
@@ -288,7 +286,6 @@ def clear_data(tensor: onnx.TensorProto) -> None:
 
 
 def data_inside(tensor: onnx.TensorProto) -> WeightData:
-    """The data that a tensor carries itself."""
     if tensor.HasField("raw_data"):
         return Span(memoryview(tensor.raw_data))
     return Lazy(storage_size(tensor), lambda: _converted(tensor))

@@ -23,7 +23,6 @@ from modelexport.graph.file.atomic import Stage, StagedFile, ensure_writable, st
 from modelexport.graph.file.reading import FIRST_TAG, ModelFile, with_initializers
 from modelexport.graph.file.weights import Part, WeightData, attach, clear_data, data_inside, has_data, name_of_empty
 
-# protobuf refuses messages of 2 GiB and more.
 PROTOBUF_LIMIT = 2**31 - 1
 # A file that is written just below the limit could not be given metadata any more.
 _COMFORTABLE = PROTOBUF_LIMIT - 2**26
@@ -167,7 +166,6 @@ def stage_model(
     stage: Stage, model: ModelFile, path: Path, *, external_data: bool | None = None, threshold: int = 1024
 ) -> tuple[Path, ...]:
     """Like `save_model`, for a model that appears together with other files."""
-    # Sizes are known from headers; no weight has been read up to here.
     layout = lay_out(model, path, external_data, threshold)
     parts = _spliced(layout)
     if wire.size_of(parts) > PROTOBUF_LIMIT:
@@ -189,8 +187,6 @@ def stage_model(
 
 
 def _spliced(layout: Layout) -> list[Part]:
-    """The serialized model with its initializers' data in it."""
-
     def with_data(tensor: memoryview) -> list[Part] | None:
         data = layout.inside.get(name_of_empty(tensor) or "")
         return None if data is None else attach(tensor, data)
