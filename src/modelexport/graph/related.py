@@ -153,10 +153,7 @@ def value_overlap(graph: Graph, telling: Collection[str], matched: Container[str
 def node_overlap(before: Collection[Node], after: Collection[Node], sources: Mapping[str, Node]) -> NodeOverlap:
     """`sources`: by the key of a node after, the node before whose work it does."""
     origins = {origin.key for origin in sources.values()}
-    return NodeOverlap(
-        len(sources) / len(after) if after else 1.0,
-        len(origins) / len(before) if before else 1.0,
-    )
+    return NodeOverlap(len(sources) / len(after) if after else 1.0, len(origins) / len(before) if before else 1.0)
 
 
 def is_made_from(graph: Graph, before: Graph, lineage: Lineage, same_weights: float) -> bool:

@@ -33,14 +33,7 @@ from modelexport.graph.types import ValueTypes
 from modelexport.record.document import from_document
 from modelexport.record.outline import Outline, Sketch, Sketches, unpack_outline
 from modelexport.record.packed import unpack
-from modelexport.record.provenance import (
-    Confidence,
-    Evidence,
-    EvidenceKind,
-    NodeEntry,
-    Provenance,
-    unattributed,
-)
+from modelexport.record.provenance import Confidence, Evidence, EvidenceKind, NodeEntry, Provenance, unattributed
 
 SIDECAR_SUFFIX = ".json"
 _NOT_RECORDED = "not in the record: the graph was changed after export"
