@@ -27,8 +27,7 @@ _EXPLORER = "model-explorer"
 
 @dataclass(frozen=True)
 class Converted:
-    """What `convert` wrote.
-
+    """
     path   the file that was asked for
     files  all that were written, it among them
     notes  what there is to say about them
@@ -49,8 +48,6 @@ class ConvertedText:
 
 @dataclass(frozen=True)
 class _DrawnFile:
-    """A file and its drawing, with what there is to say about it."""
-
     opened: TaggedFile
     drawing: Drawing
     notes: tuple[str, ...] = ()
@@ -58,8 +55,6 @@ class _DrawnFile:
 
 @dataclass(frozen=True)
 class _SideFile:
-    """A file beside the one that was asked for."""
-
     path: Path
     text: str
     notes: tuple[str, ...] = ()
@@ -112,7 +107,6 @@ def convert(
 
 
 def convert_text(source: str | Path, to: str, *, depth: int | None = None) -> ConvertedText:
-    """The same as text, in memory."""
     ensure_format(to)
     if to == NETRON:
         raise UserError("netron opens a copy of the model, which is no text", "Name the file to write: -o FILE.onnx.")

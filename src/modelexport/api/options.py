@@ -122,7 +122,6 @@ def parse_embedding(level: str, names: str, strip_exporter_metadata: bool) -> Em
 
 
 def parse_fx_graphs(name: str | None) -> tuple[FxKind, ...]:
-    """The kinds of FX graph that a word stands for, in the order in which the strategy fx_graph tries them."""
     if name is None:
         return ()
     wanted = ensure_known("kind of FX graph", name, (*FX_GRAPHS, _BOTH))

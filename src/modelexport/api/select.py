@@ -72,7 +72,6 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     settings = Settings(precision, tuple(as_sequence(device)), tuple(as_sequence(label)))
     targets = _targets(chosen, output, named)
     _check_settings(chosen, settings)
-    # Options are checked by now; nothing is read for a call that cannot succeed.
     opened = open_tagged(Path(source))
     for target in targets:
         ensure_apart(target, opened.path)
@@ -108,7 +107,6 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
 
 
 def _targets(dialect: Dialect, output: str | Path | None, named: str | Path | None) -> list[Path]:
-    """Where files will be written. Fails now where that is not possible."""
     if dialect.annotate is not None and output is None:
         raise UserError(f"{dialect.name} is written into a copy of the model", "Say where it goes: -o FILE.onnx.")
     if named is not None and not dialect.by_name:

@@ -60,7 +60,6 @@ class Recorded:
 def record_signals(
     strategies: Sequence[Strategy], run: TracedRun, file: ModelFile, scopes: ExporterScopes, options: SignalOptions
 ) -> Recorded:
-    """Run the model and the file again, as far as the strategies ask for it."""
     needs = {need for strategy in strategies for need in strategy.needs}
     # dynamo's own FX nodes name ONNX nodes one by one, so that no run has to be matched with the graph.
     if Need.TRACE not in needs and _has_own_fx(scopes, options):
@@ -123,7 +122,6 @@ def _trusted_values(values: GraphValues, graph: Graph, common: ValueOverlap) -> 
 
 
 def _with_fx(signals: Signals, captures: Mapping[str, FxCapture]) -> Signals:
-    """The signals with the first FX graph that could be made."""
     if not captures:
         return signals
     best = next((capture for capture in captures.values() if capture.trace is not None), None)

@@ -24,7 +24,6 @@ from modelexport.show.data.overlays import Overlay, Profiled, read_overlay
 from modelexport.show.page.data import MOST_NODES, PageSubject, page_data
 from modelexport.show.page.html import PageServer, page_html, plotly_script
 
-# A larger page takes too long to open.
 MOST_BYTES = 15_000_000
 
 
@@ -44,8 +43,6 @@ class Page:
 
 @dataclass(frozen=True)
 class ViewResult:
-    """The file that a page was written to."""
-
     path: Path
     size: int
     page: Page
@@ -86,7 +83,6 @@ def make_page(
     against: str | Path | None = None,
     at: Mapping[str, int] | None = None,
 ) -> Page:
-    """The page without writing it."""
     plotly_script()  # what is not installed is said before anything is computed
     path = Path(file)
     opened = open_tagged(path)

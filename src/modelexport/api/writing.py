@@ -26,8 +26,6 @@ from modelexport.record.provenance import Provenance
 
 @dataclass(frozen=True)
 class WrittenFiles:
-    """The files, and the record as it was written."""
-
     files: tuple[Path, ...]
     provenance: Provenance
 
@@ -88,7 +86,6 @@ def ensure_spared(targets: Iterable[Path], inputs: Iterable[Path]) -> None:
 
 
 def _renamed(model: ModelFile, provenance: Provenance) -> Provenance:
-    """The record with the new names of the model's nodes."""
     names = rename_nodes(model.proto, {key: entry.attribution for key, entry in provenance.nodes.items()})
     entries = {key: replace(entry, name=names[key]) for key, entry in provenance.nodes.items()}
     return replace(provenance, nodes=entries)

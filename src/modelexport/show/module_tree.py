@@ -1,6 +1,5 @@
 """Module tree as rows: the one walk of the module tree that all tables and the page use.
 
-A table has something to say of each module: times, costs, counts. Here this becomes rows that nest as the modules do.
 Modules without interest are left out, and what is inside of them moves up to the nearest module that is kept:
 
     encoder            Encoder      encoder
@@ -87,7 +86,6 @@ def tree_rows(
 
 
 def enclosing_path(path: str, listed: Collection[str]) -> str | None:
-    """The nearest module around a path that is listed."""
     while path:
         path = parent_path(path)
         if path in listed:
@@ -96,7 +94,6 @@ def enclosing_path(path: str, listed: Collection[str]) -> str | None:
 
 
 def relative_path(path: str, around: str | None) -> str:
-    """A path as it is called inside of another one."""
     return path.removeprefix(f"{around}.") if around else path
 
 
@@ -120,7 +117,6 @@ class Branch(Generic[Item]):
 
     @cached_property
     def size(self) -> int:
-        """How many modules it stands for, with those inside of them."""
         return len(self.names) * (1 + sum(branch.size for branch in self.inside))
 
     @property
@@ -141,10 +137,7 @@ class GroupedRow(Generic[Item]):
 
 
 def grouped_rows(items: Sequence[Item], shown: Callable[[Item], Hashable], most: int) -> list[GroupedRow[Item]]:
-    """Rows for a tree of any size: about `most` of them, unless `most` is 0.
-
-    shown  what the row of an item says; modules are grouped if it is equal
-    """
+    """About `most` rows, or all if it is 0; modules are grouped if `shown`, what their rows say, is equal."""
     branches = _grow(items, shown)
     if most and len(items) > most:
         branches = tuple(_group_siblings(branches))
@@ -182,7 +175,6 @@ def _deepest(branches: Sequence[Branch[Item]]) -> int:
 
 
 def _row_count(branches: Sequence[Branch[Item]], depth: int) -> int:
-    """How many rows a tree has if it is cut at a depth."""
     return sum(1 + _row_count(branch.inside, depth - 1) for branch in branches) if depth else 0
 
 

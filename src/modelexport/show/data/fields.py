@@ -20,7 +20,7 @@ and a module call as text, a polynomial of open axes as a number or an expressio
 (https://www.rfc-editor.org/rfc/rfc8259#section-6): they become null there, and `nan` and `inf` in CSV.
 
 Text that a spreadsheet would run as a formula (https://owasp.org/www-community/attacks/CSV_Injection) is made harmless
-in CSV by `errors.cell`. Numbers are written as they are, also negative ones.
+in CSV by `errors.cell`; numbers, also negative ones, are not touched.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ def fields(*parts: str | ResultField) -> tuple[ResultField, ...]:
 
 
 def computed(name: str, read: Callable[[Any], object], *, digits: int | None = None) -> ResultField:
-    """A field that is more than an attribute."""
     return ResultField(name, lambda item, _: read(item), digits=digits)
 
 
@@ -144,8 +143,6 @@ def csv_lines(rows: Iterable[Iterable[str]]) -> str:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Writes the values of one result."""
-
     tables: Tables
     result: object
 
@@ -163,7 +160,6 @@ class _Writer:
         return _scalar(value)
 
     def document(self, item: object, table: Fields) -> Json:
-        """One object, key by key in the order of its table."""
         document: Json = {}
         for field in table:
             value: Any = field.value(item, self.result)
@@ -176,7 +172,6 @@ class _Writer:
 
 
 def _scalar(value: Any) -> Any:
-    """A value without parts, as JSON knows it."""
     match value:
         case Confidence():
             return value.label

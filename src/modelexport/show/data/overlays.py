@@ -53,10 +53,7 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Profiled:
-    """Times are microseconds in one run.
-
-    own  by module path: of nodes that belong to none of the modules inside of it; None is no module
-    """
+    """`own`: microseconds in one run by module path, without the modules inside of it; None is no module."""
 
     file: str
     run: str
@@ -67,7 +64,6 @@ class Profiled:
 
     @property
     def nodes(self) -> Mapping[str, float]:
-        """By key, of nodes that ran as they are in the file."""
         return {kernel.key: kernel.time for kernel in self.kernels if not kernel.unclear}
 
 
@@ -89,10 +85,7 @@ class CallVerdict:
 
 @dataclass(frozen=True)
 class Verified:
-    """What was found of each call, and of the attribution of each node.
-
-    nodes  by key; empty if another graph was judged than that of the file, or attributions were not proved
-    """
+    """`nodes`: by key; empty if another graph than that of the file was judged, or attributions were not proved."""
 
     file: str
     reference: str
@@ -188,7 +181,6 @@ def _call(item: dict[str, Any]) -> CallVerdict:
 
 
 def _text(value: object) -> str:
-    """Everything is checked: the page would show whatever a damaged file holds."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r} stands where a text should")
     return value

@@ -10,9 +10,8 @@ several modules have in common is a bar of its own inside of the module around t
 
     modelexport profile bert.onnx --trace trace.json      then open it at https://ui.perfetto.dev
 
-Bars are found in one pass over the kernels in the order of time. As long as the next kernel runs inside of the same
-modules, their bars grow; where it leaves a module, the bar of that module and of all inside of it end. A kernel of
-another run ends all of them, because a run is part of what a bar stands for.
+Bars are found in one pass over the kernels in the order of time: they grow while the next kernel runs inside of the
+same modules, and end where it leaves them or is one of another run.
 """
 
 from __future__ import annotations
@@ -41,8 +40,6 @@ class _Span:
 
 @dataclass(frozen=True, slots=True)
 class _OpenBar:
-    """A bar that may go on."""
-
     span: _Span
     start: float
     end: float
@@ -64,7 +61,6 @@ def profile_trace(profile: Profile) -> str:
 
 
 def _lanes(file: str, names: list[str]) -> Iterator[Json]:
-    """Metadata events that name the lanes and keep their order."""
     yield {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": file}}
     for number, name in enumerate(names):
         yield {"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": name}}

@@ -77,7 +77,6 @@ def picture(drawing: Drawing, to: str, depth: int | None = None) -> Picture:
 
 
 def _dot(drawing: Drawing, depth: int | None) -> Picture:
-    """Every node while dot can lay them out; then as many levels of modules as are readable."""
     nodes = _operators(drawing)
     if depth is not None:
         return Picture(dot(overview(drawing, depth)))

@@ -157,8 +157,6 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A group begins. `facts` say what it is."""
-
     number: int
     title: str
     facts: Facts
@@ -188,7 +186,6 @@ def nested(drawing: Drawing) -> Iterator[Opened | Box | Closed]:
 
 
 def _opened(drawing: Drawing, group: Place, number: int) -> Opened:
-    """A frame is a module, the body of a node, or a function."""
     if group.call is not None:
         layer = drawing.layers[group.call]
         return Opened(number, layer.title, {"kind": "module", **layer.facts})
@@ -251,8 +248,6 @@ def without_constants(drawing: Drawing) -> Drawing:
 
 
 class _Overview:
-    """Counts nodes by the module call that stands for them, then joins their wires."""
-
     def __init__(self, drawing: Drawing, depth: int) -> None:
         self._drawing, self._depth = drawing, depth
         self._counts = Counter(self._shown(box) for box in drawing.boxes if box.kind is BoxKind.OPERATOR)
@@ -267,7 +262,6 @@ class _Overview:
         return replace(full, boxes=boxes, wires=tuple(self._wires()), sheets=(Sheet(MAIN, full.name),))
 
     def _shown(self, box: Box) -> ModuleCall | None:
-        """The module call that stands for a box; None is the model itself."""
         stack = self._drawing.stack(box.call)[: self._depth]
         return stack[-1] if stack else None
 

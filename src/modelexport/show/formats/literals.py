@@ -6,9 +6,6 @@ Model Explorer drops: it is written `\x22`. What is no literal says what it is: 
 `@alpha` for the attribute of the function around it.
 
     attribute                     text
-    axis = 1                      1
-    epsilon = 1e-12               1e-12
-    perm = [0, 2, 1, 3]           [0, 2, 1, 3]
     mode = b"nearest"             'nearest'
     value = tensor of 3 elements  int64[3] [1, 2, 3]
     value = tensor of 1 MB        float[512, 512] sha256:9f86d0…
@@ -60,7 +57,6 @@ def graphs_of(model: onnx.ModelProto) -> Iterator[GraphPart]:
 
 
 def typed_ports(parts: Iterable[GraphPart]) -> dict[str, Port]:
-    """By value id."""
     return {port.value: port for part in parts for port in _ports(part)}
 
 
@@ -116,7 +112,6 @@ _KINDS = onnx.AttributeProto  # has the kinds of attributes as constants
 
 
 def attribute_fact(item: onnx.AttributeProto) -> Fact:
-    """Numbers as they are, everything else as text."""
     if item.ref_attr_name:
         return f"@{item.ref_attr_name} ({_KINDS.AttributeType.Name(item.type)})"
     if item.type == _KINDS.INT:

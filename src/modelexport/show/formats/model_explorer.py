@@ -42,7 +42,6 @@ _IN_NAMESPACE = re.compile(r"[%/\\;]|_(?=__)")
 
 
 def model_explorer(drawing: Drawing) -> Iterator[str]:
-    """A collection of graphs, as the page opens it."""
     outside = _crossing(drawing)
     yield f'{{"label": {json.dumps(drawing.name)}, "graphs": [\n'
     for number, sheet in enumerate(drawing.sheets):
@@ -73,7 +72,6 @@ def shown(text: str) -> str:
 
 
 def unshown(text: str) -> str:
-    """A text as it was before."""
     text = text[1:] if text.startswith(" ") and text.lstrip(" ").startswith("dense<") else text
     return _SHOWN_QUOTES.sub(lambda match: "\\" * (len(match[1]) // 2) + ("＂" if len(match[1]) % 2 else '"'), text)
 
@@ -233,7 +231,6 @@ def _sides(group: Iterable[tuple[int, str]]) -> Sides:
 
 
 def _sync_layers(left: Drawing, right: Drawing) -> Iterator[Sides]:
-    """The same call on both sides, also where optimizers left different nodes in it."""
     common = [(namespace(call, left), namespace(call, right)) for call in left.layers if call in right.layers]
     if common:  # in models that have nothing else in common, that both have inputs says nothing
         common += [(name, name) for name in ENDS.values()]

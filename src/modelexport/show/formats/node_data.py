@@ -36,10 +36,9 @@ _VERDICTS = {Verdict.PROVED: _GOOD, Verdict.ENCLOSED: _GOOD, Verdict.CONTRADICTE
 
 @dataclass(frozen=True)
 class NodeData:
-    """One number, or word, for nodes.
-
+    """
     suffix    what tells its file from others of the same overlay
-    results   by the id of a box
+    results   a number or a word, by the id of a box
     gradient  colours between the least and the greatest number; else each result has its own
     """
 
@@ -103,8 +102,6 @@ def _times(profiled: Profiled, drawing: Drawing) -> NodeData:
 
 
 class _SpreadTargets:
-    """Where the time of a kernel goes that is no node of the file."""
-
     def __init__(self, drawing: Drawing, timed: set[str]) -> None:
         self._timed = timed
         self._own: dict[str, list[str]] = {}

@@ -75,7 +75,6 @@ def _lines_inside(module: results.ModuleChange, number: int, charged: Mapping[st
 
 
 def _mark_around(states: list[str], tree: ModuleTree, *, changed_root: bool) -> None:
-    """A module around one that changed has a change inside."""
     for number in range(len(tree.rows) - 1, 0, -1):  # from the leaves: a row stands after the one around it
         parent = tree.rows[number].parent
         if parent is not None and states[number] != _SAME and states[parent] == _SAME:
@@ -130,7 +129,6 @@ def _weight_line(weight: results.WeightChange) -> str:
 
 
 def _shortened(texts: list[str], most: int, rest: str) -> list[str]:
-    """The first texts; `rest` says how many there are beyond these."""
     more = len(texts) - most
     return [*texts[:most], rest.format(more)] if more > 0 else texts
 

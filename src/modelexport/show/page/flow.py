@@ -81,7 +81,6 @@ class CallFlow:
 
     @property
     def enters(self) -> list[str]:
-        """What the call reads from elsewhere, each value once."""
         return list(dict.fromkeys(box.value for box, _ in self.edges if isinstance(box, Entering)))
 
     @property
@@ -130,17 +129,14 @@ class _Flows:
         self._enter(value, after[shared:])
 
     def _leave(self, value: str, seen: Sequence[_Seen]) -> None:
-        """Every call that holds the maker and not the reader sees the value leave."""
         for call, box in seen:
             self.by_call[call].connect(box, Leaving(value), value)
 
     def _enter(self, value: str, seen: Sequence[_Seen]) -> None:
-        """Every call that holds the reader and not the maker sees the value enter."""
         for call, box in seen:
             self.by_call[call].connect(Entering(value), box, value)
 
     def _boxes(self, key: str) -> tuple[_Seen, ...]:
-        """The calls around a node, outermost first, and what each of them sees of it."""
         call = self._provenance.nodes[key].attribution.ancestor
         if call is None:
             return ()
@@ -172,8 +168,6 @@ Group = tuple[Box, ...]
 
 @dataclass(frozen=True)
 class DrawnEdge:
-    """Places of two groups, and the values that pass from one to the other."""
-
     source: int
     target: int
     values: tuple[str, ...]
@@ -310,10 +304,7 @@ def _by_band(shown: _Shown) -> Mapping[Box, int]:
 
 
 def _longest_ways(shown: _Shown, counted: type[object]) -> Mapping[Box, int]:
-    """How many boxes of a kind a value has passed on the longest way to each box.
-
-    Of all kinds this is the depth of a box; of modules alone, its stage.
-    """
+    """How many boxes of a kind are on the longest way to each box: of all kinds its depth, of modules its stage."""
     before, _ = shown.neighbours()
     lengths: dict[Box, int] = {}
     for box in shown.ordered:

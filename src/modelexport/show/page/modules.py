@@ -106,7 +106,6 @@ def _tensors(tensors: Iterable[TensorInfo], texts: Texts) -> list[list[int]]:
 
 
 def _count_confidences(file: TaggedFile, tree: ModuleTree) -> dict[Confidence, list[int]]:
-    """How many own nodes of each module are known how well."""
     counts = {level: [0] * (tree.no_module + 1) for level in Confidence}
     for entry in file.provenance.nodes.values():
         counts[entry.attribution.confidence][tree.number_of(entry.attribution)] += 1

@@ -14,8 +14,7 @@ A column of the module table is a heading and a cell in `_modules`; if siblings 
     node            operator  module                                role             layer  tag           confidence
     node_MatMul_82  MatMul    encoder.layer.0.attention.self.query  attention.query      0  /BertModel/…  exact
 
-Tables are made for any size of model: equal siblings are one row, and levels that do not fit are counted as "inside".
-`--format detailed` shows every module and every node instead.
+Equal siblings are one row, and levels that do not fit are counted as "inside"; `--format detailed` shows everything.
 """
 
 from __future__ import annotations
@@ -97,7 +96,6 @@ def _modules(analysis: Analysis, detailed: bool) -> Table:
 
 
 def module_rows(modules: Sequence[ModuleFacts], most: int = _FEW) -> list[GroupedRow[ModuleFacts]]:
-    """Rows for a tree of any size; about `most` of them, unless `most` is 0."""
     return grouped_rows(modules, _shown, most)
 
 
@@ -141,7 +139,6 @@ def _amount(tally: Tally, count: int) -> tuple[str, str]:
 
 
 def _roles(analysis: Analysis) -> Iterator[RenderableType]:
-    """How many nodes there are of each role; a record may know no roles at all."""
     if not analysis.roles:
         return
     tally = analysis.coverage.nodes
@@ -211,7 +208,6 @@ def _used_columns(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def query_names(answer: Answer) -> str:
-    """One line for each node: its name, or its key where the name does not say which node is meant."""
     label = _labels(answer.provenance)
     return "".join(f"{printable(label(entry))}\n" for entry in answer.nodes)
 

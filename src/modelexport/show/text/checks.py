@@ -62,7 +62,6 @@ def validation_tables(validation: Validation, *, verbose: bool = False) -> Itera
 
 
 def _line(finding: Finding) -> Text:
-    """Severity, code, what it is about, and the message: codes are what scripts look for."""
     line = Text(f"{finding.severity.value} ", _STYLES[finding.severity]).append(f"{finding.code} ", "bold")
     if finding.subject:
         line.append_text(plain(f"{finding.subject}: ", "cyan"))
@@ -111,7 +110,6 @@ def _differences(comparison: Comparison, verbose: bool) -> Table:
 
 
 def _cells(difference: ModuleDifference) -> tuple[str, str, str, str]:
-    """What a row says; modules with equal cells become one row."""
     nodes = f"{difference.nodes.a} → {difference.nodes.b}"
     fewer = {name: pair.a - pair.b for name, pair in difference.operators.items() if pair.a > pair.b}
     more = {name: pair.b - pair.a for name, pair in difference.operators.items() if pair.b > pair.a}
@@ -159,7 +157,6 @@ _LEVELS = (Confidence.EXACT, Confidence.STRONG, Confidence.INFERRED)
 
 
 def score_tables(scores: Scores) -> Iterator[RenderableType]:
-    """Strategies side by side, then the nodes on which one contradicts another."""
     total = len(scores.provenance.nodes)
     yield plain(f"{scores.path}: {counted(total, 'node')}")
     numbers = ("nodes", "share", *(level.label for level in _LEVELS), "same", "less", "other", "seconds")

@@ -115,7 +115,6 @@ def cosine_text(number: float) -> str:
 
 
 def _not_finite(number: float) -> str:
-    """Empty for a number that can be written."""
     if math.isnan(number):
         return "NaN"
     return "" if math.isfinite(number) else "∞" if number > 0 else "-∞"
@@ -131,7 +130,6 @@ def flops_text(size: Polynomial | None, most: int = 0) -> str:
 
 
 def size_text(size: Polynomial | None, most: int = 0) -> str:
-    """Bytes."""
     return _text(size, _BYTES_PER_STEP, most)
 
 
@@ -165,7 +163,6 @@ _PIPE_WIDTH = 200
 
 
 def show(parts: Iterable[RenderableType], path: Path | None = None) -> None:
-    """Write tables and text to a file, or to standard output."""
     console = Console(highlight=False)
     if path is not None or not console.is_terminal:
         emit(as_text(parts), path)
@@ -198,7 +195,6 @@ def note_lines(notes: Iterable[str]) -> Iterator[Text]:
 
 
 def seconds_line(seconds: Mapping[str, float]) -> Text:
-    """How long each step took."""
     return plain(", ".join(f"{step} {time:.1f} s" for step, time in seconds.items()), "dim")
 
 

@@ -79,7 +79,6 @@ def _cost_head(cost: Cost) -> Iterator[Text]:
 
 
 def _missing(amounts: Amounts, measure: str) -> str:
-    """A sum over what is known is too small: how many nodes are not in it is said in the same line."""
     count = amounts.unknown.get(measure, 0)
     return f" + what {counted(count, 'node')} take{'s' if count == 1 else ''} of which it is not known" if count else ""
 
@@ -131,7 +130,6 @@ def _mark(amounts: Amounts, measure: str) -> str:
 
 
 def _nodes(nodes: Sequence[NodeCost], most: int) -> Table:
-    """In the order of the file, with the module that each node is charged to."""
     columns = ("FLOPs", "other", "parameters", "weights", "activations", "times")
     nodes_table = table("", "node", "operator", "module", *columns, right=columns)
     for node in nodes:
@@ -284,7 +282,6 @@ def _short(provider: str) -> str:
 
 
 def _details(module: ModuleTime, total_time: float) -> Iterator[str]:
-    """Its operators, and what the modules inside of it have in common."""
     names = list(module.operators)
     more = f", +{len(names) - _OPERATORS} more" if len(names) > _OPERATORS else ""
     yield ", ".join(names[:_OPERATORS]) + more

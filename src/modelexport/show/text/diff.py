@@ -7,10 +7,8 @@
         - replaced Add + Add + LayerNormalization → com.microsoft.SkipLayerNormalization
         - cost: activation bytes 6.1 KB·batch·sequence → 3.1 KB·batch·sequence
 
-Modules in which the same is different are one group: that twelve layers changed alike is one thing to know. The HTML
-page (`show/page/difference.py`) shows the same sections and groups.
-
-Lines have no colours and no columns: they are Markdown lists, which a pull request shows as lists too.
+Modules in which the same is different are one group: that twelve layers changed alike is one thing to know. Lines are
+Markdown lists. The HTML page (`show/page/difference.py`) shows the same sections and groups.
 """
 
 from __future__ import annotations
@@ -66,7 +64,6 @@ def group_modules(modules: Iterable[results.ModuleChange]) -> list[Group]:
 
 
 def _title(members: Sequence[results.ModuleChange]) -> str:
-    """Which modules, of which class, and how large they are if a side lacks them."""
     first = members[0]
     name = join_paths([member.path for member in members])
     if first.class_changed:
@@ -140,7 +137,6 @@ def _names_values(field: results.FieldChange) -> bool:
 
 
 def operators(nodes: Sequence[results.NodeRef]) -> str:
-    """The operators in their order; counted where they are many."""
     names = [node.op_type for node in nodes]
     if len(names) <= _LISTED:
         return " + ".join(names)
@@ -170,7 +166,6 @@ def _weight_text(weights: Sequence[results.WeightChange], module: results.Module
 
 
 def _distances(weights: Sequence[results.WeightChange]) -> Iterator[str]:
-    """How far the numbers are apart, absolutely and relatively; of several weights, the farthest."""
     largest = [weight.largest for weight in weights if weight.largest is not None]
     if not largest or not max(largest):
         return
@@ -295,7 +290,6 @@ def _side(side: results.Side) -> str:
 
 
 def _group_lines(group: Group, *, verbose: bool) -> Iterator[str]:
-    """The first lines of a group; -v shows all."""
     count = f" ({len(group.members)} modules)" if len(group.members) > 1 else ""
     yield f"- {group.title}{count}"
     most = len(group.lines) if verbose else _MOST_LINES

@@ -210,7 +210,6 @@ def _calls(row: ModuleNumbers) -> str:
 
 
 def _figures(difference: results.Difference | None) -> tuple[str, str, str]:
-    """Largest difference, SQNR and cosine; empty where nothing was compared."""
     if difference is None:
         return "", "", ""
     return difference_text(difference.max_abs), decibels_text(difference.sqnr), cosine_text(difference.cosine)
@@ -268,7 +267,6 @@ def _outputs(outputs: Mapping[str, results.Difference]) -> Iterator[RenderableTy
 
 
 def _origins(verification: results.Verification) -> Iterator[RenderableType]:
-    """Where it goes wrong."""
     if verification.divergence is not None:
         yield from _divergence(verification.divergence)
     elif not verification.numbers_agree:

@@ -75,7 +75,6 @@ class ModuleNumbers:
 
     @cached_property
     def worst_call(self) -> CallNumbers:
-        """The first of those whose status is the module's."""
         return next(item for item in self.calls if item.status is self.status)
 
     @cached_property
@@ -109,7 +108,6 @@ class Ranking:
 
 
 def by_module(calls: Iterable[CallNumbers]) -> list[ModuleNumbers]:
-    """Modules in the order in which the first call of each ends."""
     grouped: dict[str, list[CallNumbers]] = {}
     for item in calls:
         grouped.setdefault(item.call.path, []).append(item)
@@ -117,7 +115,6 @@ def by_module(calls: Iterable[CallNumbers]) -> list[ModuleNumbers]:
 
 
 def in_order(modules: Sequence[ModuleNumbers], shown: Shown) -> list[ModuleNumbers | Gap]:
-    """Modules in order; those left out become gaps that say how many there are."""
     wanted = [module for module in modules if shown.everything or module.compared]
     kept = set(range(len(wanted))) if shown.everything else _telling(wanted, shown.top)
     rows: list[ModuleNumbers | Gap] = []

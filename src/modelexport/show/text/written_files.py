@@ -42,7 +42,6 @@ from modelexport.show.text.verification_rows import Shown
 
 
 def export_lines(result: files.ExportResult, *, verbose: bool = False) -> Iterator[Text]:
-    """Files, how well nodes are known, whether outputs agree; then what the user should know."""
     yield from file_lines(result.files)
     tally = tally_of(result.provenance)
     yield plain(f"{counted(tally.total, 'node')}: {confidences_text(tally)}")
@@ -105,7 +104,6 @@ def _check_lines(check: files.ExtractionCheck, *, verbose: bool) -> Iterator[Tex
 
 
 def _against(word: str) -> str:
-    """What an output of the part was compared with."""
     return {files.RETURNED: "what the module returned", "run": "a value of the model's run"}.get(word, "the whole file")
 
 
@@ -219,7 +217,6 @@ def _related(result: files.RelinkResult, relation: Relation, count: int) -> str:
 
 
 def _changed(result: files.RelinkResult) -> Iterator[RenderableType]:
-    """Every node that is not what it was, with its sources."""
     changed = {key: link for key, link in result.lineage.nodes.items() if link.relation is not Relation.KEPT}
     if not changed:
         return
@@ -231,7 +228,6 @@ def _changed(result: files.RelinkResult) -> Iterator[RenderableType]:
 
 
 def _fates(consistency: Consistency) -> Iterator[str]:
-    """What became of the nodes that there were before."""
     folded, removed, unexplained = consistency.folded, consistency.removed, consistency.unexplained
     yield f"{consistency.covered} live on"
     if folded:

@@ -111,7 +111,6 @@ class _PartAssembly:
         return ExtractedPart(extracted, self._record(extracted), origins)
 
     def _local(self, value: str) -> str:
-        """The name that a value has in the graph that makes it."""
         around = (graph_id for graph_id in self._cut.scope if graph_id and value.startswith(graph_id + KEY_SEPARATOR))
         return value[len(graph_id) + 1 :] if (graph_id := next(around, "")) else value
 
@@ -133,7 +132,6 @@ class _PartAssembly:
         return _UNKNOWN if entry is None else entry.attribution
 
     def _build_shape(self, output: str, axes: tuple[ShapeAxis, ...]) -> Iterator[onnx.NodeProto]:
-        """Nodes that put together a shape from numbers and from axes of the inputs."""
         parts: list[str] = []
         for axis in axes:
             if not axis.value:
@@ -191,7 +189,6 @@ class _PartAssembly:
         return list(tensors.values()), list(sparse.values())
 
     def _graphs_around(self) -> list[onnx.GraphProto]:
-        """The main graph, and the bodies that nodes are taken out of."""
         wanted = {node.graph for node in self._cut.nodes}
         graphs = [self._file.proto.graph]
         for key, node in self._protos.items():
@@ -210,7 +207,6 @@ class _PartAssembly:
         return onnx.ValueInfoProto(name=name, type=stated)
 
     def _copy_descriptions(self, graph: onnx.GraphProto) -> None:
-        """What the file says of the values inside of the cut."""
         ends = {value.name for value in (*graph.input, *graph.output)}
         inner = {name for node in graph.node for name in node.output} - ends
         for around in self._graphs_around():

@@ -195,7 +195,6 @@ class ShapeSubgraphFinder:
         return constant_values(self.nest)
 
     def find(self, inside: Collection[str]) -> ShapeSubgraphs:
-        """What has to come along with these nodes."""
         graph = self.nest.graph
         chosen = frozenset(inside)
         outer = (graph.by_key[key] for key in self.nest.outermost(chosen))

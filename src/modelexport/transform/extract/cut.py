@@ -197,7 +197,6 @@ class Cutter:
         )
 
     def _smallest_calls(self, selection: CutSelection) -> tuple[ModuleCall, ...]:
-        """The calls and all that they were fused with."""
         hierarchy = self.provenance.hierarchy
         chosen = selection
         for _ in hierarchy.calls:  # each round adds a call, or is the last

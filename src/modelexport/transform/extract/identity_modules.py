@@ -41,8 +41,6 @@ class IdentityResult:
 
 
 class IdentityModules:
-    """Finds the results of calls without nodes, for one file."""
-
     def __init__(self, nest: NestedGraph, provenance: Provenance, types: ValueTypes) -> None:
         self._graph = nest.graph
         self._nest = nest
@@ -71,7 +69,6 @@ class IdentityModules:
 
     @cached_property
     def _through(self) -> Mapping[ModuleCall, int]:
-        """How many axes the tensor has that went through a call, where that was seen."""
         return {site.call: site.through for site in self._hierarchy.calls if site.through is not None}
 
     def _stored_results(self, selection: CutSelection) -> dict[str, onnx.TypeProto]:

@@ -32,7 +32,6 @@ class PartRecord:
 
     @cached_property
     def hierarchy(self) -> Hierarchy:
-        """Modules and calls of the cut."""
         modules = [self._module(self._before.modules[path], new) for path, new in self._paths.items()]
         return Hierarchy.of(modules, self._sites())
 
@@ -143,7 +142,6 @@ class PartRecord:
 
 
 def attribute_added_node(detail: str) -> Attribution:
-    """Of a node that there was none of before the cut."""
     evidence = Evidence(EvidenceKind.DATAFLOW, _SOURCE, detail)
     return Attribution((_ROOT_CALL,), _ROOT_CALL, Confidence.INFERRED, (evidence,))
 

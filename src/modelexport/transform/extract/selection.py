@@ -52,7 +52,6 @@ class CutSelection:
         return not self._calls.isdisjoint(self.hierarchy.stack(call))
 
     def encloses(self, call: ModuleCall) -> bool:
-        """Whether one of the selected calls ran inside of a call."""
         return call in self._around
 
     @property
@@ -77,7 +76,6 @@ def select_calls(hierarchy: Hierarchy, calls: Iterable[ModuleCall]) -> CutSelect
 
 
 def select_nodes(provenance: Provenance, query: str, entries: Sequence[NodeEntry]) -> CutSelection:
-    """Nodes that a query found."""
     hierarchy = provenance.hierarchy
     owners = tuple(dict.fromkeys(owner for entry in entries for owner in entry.attribution.owners))
     if not owners:
@@ -180,7 +178,6 @@ class NestedGraph:
         return frozenset(key for key in chosen if chosen.isdisjoint(holder.key for holder in holders[key]))
 
     def with_nodes_inside(self, keys: Iterable[str]) -> frozenset[str]:
-        """The nodes and all that is in their bodies."""
         outer = frozenset(keys)
         inner = (self.graph.subgraph_nodes(self.graph.by_key[key]) for key in outer)
         return outer.union(node.key for nodes in inner for node in nodes)
@@ -250,10 +247,7 @@ class Membership:
         return tuple(owner for owner in attribution.owners if not self._selection.covers(owner))
 
     def include_whole_branches(self) -> None:
-        """Nodes that have several bodies, all of them the selection's work, are part of it whoever they belong to.
-
-        An exporter may choose by an If between two ways to do one thing.
-        """
+        """Of nodes whose bodies are all the selection's work: an If may choose between two ways to do one thing."""
         graph = self._nest.graph
         for holder, bodies in graph.subgraphs.items():
             if holder in self.keys or len(bodies) < 2:

@@ -40,10 +40,7 @@ _OPSET = 1
 
 @dataclass(frozen=True, eq=False)
 class BuiltModel:
-    """A model with functions in the place of modules.
-
-    names  of the functions, by their number
-    """
+    """`names`: of the functions, by their number."""
 
     model: onnx.ModelProto
     names: Mapping[int, str]
@@ -208,7 +205,6 @@ def _intersect_types(types: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
 
 
 def _merge_nodes(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
-    """A node that stands for several: with the metadata that they have in common."""
     shared = onnx.NodeProto()
     shared.CopyFrom(nodes[0])
     pairs = set.intersection(*({(entry.key, entry.value) for entry in node.metadata_props} for node in nodes))
@@ -288,7 +284,6 @@ class _FoldedAttributions:
 
 
 def merge_attributions(attributions: Sequence[Attribution], hierarchy: Hierarchy) -> Attribution:
-    """The attribution of a node that stands for several."""
     if len(attributions) == 1:
         return attributions[0]
     known = [attribution for attribution in attributions if attribution.owners] or list(attributions[:1])

@@ -102,7 +102,6 @@ class _RecipeWriter:
         )
 
     def _add(self, region: FoldRegion) -> None:
-        """What belongs to a call, in the order in which it is unfolded."""
         regions, function = self._plan.regions, region.function
         assert function is not None
         known = set(function.outputs)

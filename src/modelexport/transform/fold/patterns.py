@@ -84,7 +84,6 @@ class RegionPatterns:
         return FoldRegion(call, tuple(items), tuple(formals), values, tuple(rows), contents, results)
 
     def fold_node(self, item: int) -> FoldNode | None:
-        """The node that an item is, unless it is a call."""
         return None if item in self.called else self._working.fold_nodes[item]
 
     def fold_node_at(self, region: FoldRegion, number: int) -> FoldNode:
@@ -92,7 +91,6 @@ class RegionPatterns:
         return self._working.fold_nodes[region.items[number]]
 
     def makes(self, item: int) -> tuple[str, ...]:
-        """What an item makes, slot by slot."""
         if item not in self.called:
             return self._working.fold_nodes[item].makes
         region = self.called[item]

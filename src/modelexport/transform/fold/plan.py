@@ -159,7 +159,6 @@ def plan_folding(
 
 
 def list_hidden_values(plan: FoldingPlan) -> Iterator[str]:
-    """Values that are inside of functions."""
     regions = plan.regions
     for item in plan.items:
         if item in regions.called:

@@ -89,7 +89,6 @@ class FlatteningRecipe:
 
 
 def write_recipe(model: onnx.ModelProto, recipe: FlatteningRecipe) -> None:
-    """Put a recipe into a folded model."""
     document = _to_document(recipe)
     if len(json.dumps(document)) > _LARGEST:
         raise UserError(
@@ -208,7 +207,6 @@ def assemble_flat_model(
 
 
 def unfold_nodes(model: onnx.ModelProto, recipe: FlatteningRecipe) -> list[onnx.NodeProto]:
-    """The nodes in the order of the flat file."""
     unfolding = _Unfolding(
         {function.name: function for function in model.functions if function.domain == FOLDED_DOMAIN},
         recipe,
@@ -290,7 +288,6 @@ class _Unfolding:
 
 
 def has_same_opsets(model: onnx.ModelProto, recipe: FlatteningRecipe) -> bool:
-    """Whether operators still mean what they meant when the model was folded."""
     before, now = (
         {entry.domain: entry.version for entry in proto.opset_import if entry.domain != FOLDED_DOMAIN}
         for proto in (onnx.ModelProto.FromString(recipe.header), model)
@@ -341,7 +338,6 @@ def digest_graph(graph: onnx.GraphProto) -> str:
 
 
 def _type_without_shape(given: onnx.TypeProto) -> bytes:
-    """A type without the shape, which a tool may have fixed or opened."""
     if not given.HasField("tensor_type"):
         return given.SerializeToString(deterministic=True)
     return str(given.tensor_type.elem_type).encode()

@@ -191,11 +191,9 @@ class WorkingGraph:
         return root
 
     def maker(self, name: str) -> int | None:
-        """The item that makes a value; None for an input or a weight."""
         return self.find_item(self._maker[name]) if name in self._maker else None
 
     def before(self, item: int) -> set[int]:
-        """The items that an item reads from."""
         return {maker for maker in map(self.maker, self.reads[item]) if maker is not None}
 
     def is_read_outside(self, name: str, members: Collection[int]) -> bool:
@@ -206,7 +204,6 @@ class WorkingGraph:
         return item < len(self.fold_nodes) and self.fold_nodes[item].is_source
 
     def window(self, members: Iterable[int]) -> list[int]:
-        """Everything from the first to the last of some items."""
         slots = [self._slot_of[item] for item in members]
         return [item for item in self._slots[min(slots) : max(slots) + 1] if item >= 0]
 

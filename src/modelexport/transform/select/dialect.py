@@ -196,7 +196,6 @@ def _is_seen(node: Node, selection: Selection, dialect: Dialect, chosen: set[str
 
 
 def _outermost(node: Node, selection: Selection) -> str:
-    """The key of the node of the main graph in which a node is."""
     return [node, *selection.graph.enclosing_nodes(node)][-1].key
 
 

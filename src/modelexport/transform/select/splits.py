@@ -182,7 +182,6 @@ _RESERVED = re.compile(r"[(),;]")
 
 
 def write_layer_ann(selection: Selection, settings: Settings) -> Text:
-    """The value of the session option."""
     rules: dict[str, list[str]] = {}
     for label, device in zip(_labels(selection, settings), _devices(selection, settings), strict=True):
         rules.setdefault(device, []).append(f"={label}")

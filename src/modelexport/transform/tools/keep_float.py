@@ -107,7 +107,6 @@ class _QuantizedGraph:
         )
 
     def to_be_free(self) -> Iterator[tuple[onnx.NodeProto, onnx.NodeProto]]:
-        """These nodes, and what they were before."""
         return ((node, self.was[node.name]) for node in self.graph.node if node.name in self.names & self.was.keys())
 
     def free(self, node: onnx.NodeProto, before: onnx.NodeProto) -> int:

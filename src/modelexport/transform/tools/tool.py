@@ -116,7 +116,6 @@ def is_spread(path: Path) -> bool:
 
 
 def data_beside(path: Path) -> str:
-    """The name of the file for weights beside one that is written."""
     return f"{path.name}.data"
 
 
