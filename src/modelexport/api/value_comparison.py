@@ -171,7 +171,7 @@ def compare_stored_outputs(file: TaggedFile, observer: RunComparison) -> None:
 
 @contextmanager
 def optimize_for_run(file: TaggedFile) -> Iterator[TaggedFile]:
-    """The graph that ONNX Runtime makes of a file, all optimizations on, with the inherited record; for the block only."""
+    """The graph that ONNX Runtime makes of a file, optimized, with the inherited record; valid in the block."""
     from modelexport.transform.tools.optimizers import save_optimized
 
     # ONNX Runtime puts functions in the places of their calls, and the modules inside are lost.

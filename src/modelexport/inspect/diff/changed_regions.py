@@ -173,7 +173,7 @@ def _describe_beside(flow: DiffGraph, node: Node, names: Mapping[str, str]) -> I
 
 # A weight that is paired with more others than these is not looked for any further: each try reads both.
 _TRIED = 24
-# Relative distance up to which a weight counts as another one in fewer bits; above it, the two are different weights.
+# Beyond this relative loss a weight is not what another has become, unless no other has its size.
 _NEAR = 0.25
 
 
