@@ -76,7 +76,6 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
     names     `hierarchical` renames nodes after their modules; the default leaves the names of the file
     The other keywords are those of `export`, and mean the same.
     """
-    # A misspelt strategy is said before anything is opened.
     strategy = ensure_known("strategy", strategy, NAMES)
     policy = parse_tag_policy(tag_policy, torch_nn, torch_nn_exception, keep, drop)
     embedding = parse_embedding(embed, names, strip_exporter_metadata)
@@ -167,11 +166,9 @@ def prepare_for_file(proto: onnx.ModelProto, source: ModelSource, clock: Clock) 
         stated = _stated_shapes(proto) if source.leaves_inputs_open else ()
         if not stated:
             raise
-        # What the model leaves open, the file may say.
         prepared = prepare_model(replace(source, input=stated), clock.step)
     fixed = tuple(_fixed_inputs(proto, prepared)) if source.leaves_inputs_open else ()
     if fixed:
-        # The file takes inputs of one size only: make such ones.
         again = prepare_model(replace(source, model=prepared.module, input=fixed), clock.step)
         prepared = replace(again, source=prepared.source, notes=(*prepared.notes, *again.notes))
     return _without_untaken(proto, prepared)

@@ -27,8 +27,7 @@ _EXPLORER = "model-explorer"
 
 @dataclass(frozen=True)
 class Converted:
-    """What `convert` wrote.
-
+    """
     path   the file that was asked for
     files  all that were written, it among them
     notes  what there is to say about them

@@ -35,7 +35,7 @@ from modelexport.record.results.cost import NodeCost
 from modelexport.record.results.diff import Diff, Source
 from modelexport.transform.fold.inlining import narrow_attribution
 
-# Nodes whose cost is counted without being asked: it takes longer than all the rest.
+# Files of more nodes have their cost counted only if that is asked for.
 _COUNTED = 20_000
 # The share of its nodes that a record must know by name to be believed, and that must say themselves where they belong.
 _KNOWN = 0.5
@@ -116,7 +116,7 @@ def _sources(
     left: TaggedFile, right: TaggedFile
 ) -> tuple[tuple[Source, Provenance | None], tuple[Source, Provenance | None]]:
     record, other = _current_record(left), _current_record(right)
-    # Relinking takes as long as the diff. A record that names the same modules can be borrowed instead.
+    # Relinking is not needed where the other record names the same modules: it is borrowed instead.
     if record is not None and other is None and _has_own_tree(right, record):
         other = _relinked(right)
     if other is not None and record is None and _has_own_tree(left, other):
@@ -164,7 +164,6 @@ def _compared(file: TaggedFile, source: Source, record: Provenance | None, *, re
         model=model,
         holdings=ConstantStore(file, model.graph, read_weights=read_weights),
         calls=calls,
-        # A weight of several modules belongs to what reads it.
         held={name: str(item.owners[0]) for name, item in initializers.items() if len(item.owners) == 1},
         hierarchy=None if record is None else record.hierarchy,
         source=source,

@@ -210,7 +210,6 @@ class _Export:
     def _graph_texts(self, run: TracedRun, recorded: Recorded) -> dict[Path, str]:
         """The intermediate graphs that were asked for, by the file that each goes to."""
         captures = {kind: capture for kind, capture in recorded.fx.items() if kind in self.options.fx_graph}
-        # A graph that could not be made has no text, and a note says why.
         texts = {self.path.with_suffix(f".{kind}.txt"): item.text for kind, item in captures.items() if item.text}
         if self.options.jit_graph is not None:
             from modelexport.capture.torchscript import jit_graph_text

@@ -73,7 +73,6 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
     tolerance  1e-4 if none is given, and relative to numbers of a type with few bits what these can tell apart
     """
     target = Path(output)
-    # Fail before the cut if the part cannot be written, or would replace what is read.
     ensure_model_target(target)
     ensure_apart(target, Path(file))
     if tolerance is not None and not tolerance >= 0:
@@ -115,7 +114,6 @@ def write_part(
         )
     graph = extracted.file.proto.graph
     weights = sum(map(storage_size, graph.initializer))
-    # Parts are small; a data file is worth its trouble only for a large one.
     inside = False if weights <= _INSIDE else None
     embedding = options or EmbedOptions()
     written = write_tagged(extracted.file, extracted.provenance, target, embedding, external_data=inside)

@@ -54,7 +54,6 @@ def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -
     folded = fold_model(opened.proto, opened.provenance, tuple(dict.fromkeys(classes)), str(source), beside)
     notes = (_note_staleness(opened), _note_loss(folded.folding))
     folding = replace(folded.folding, note="; ".join(filter(None, notes)))
-    # Nothing was folded: the file goes out as it came in, with the record as it is stored.
     if folded.recipe is None:
         folded = replace(folded, provenance=opened.record)
     else:
@@ -107,10 +106,7 @@ def _outline_folded(opened: TaggedFile, folded: FoldedModel) -> Outline | None:
 
 
 def flatten(path: str | Path, output: str | Path) -> FlattenResult:
-    """Write a file without functions: what `fold` made of it becomes exactly what it was before.
-
-    Other functions are put in the place of their calls.
-    """
+    """Write a file without functions: what `fold` made becomes exactly what it was, other functions are inlined."""
     source, target = Path(path), Path(output)
     ensure_model_target(target)
     opened = open_tagged(source)
@@ -133,7 +129,6 @@ def flatten(path: str | Path, output: str | Path) -> FlattenResult:
 
 def _inline_calls(opened: TaggedFile, target: Path, note: str) -> FlattenResult:
     """Put the body of each function in the place of every call, as ONNX Runtime does before it runs a model."""
-    # A file that nothing is known about can be flattened like any other.
     try:
         record = opened.provenance
     except (RecordMissing, RecordUnreadable, RecordMismatch):

@@ -282,7 +282,6 @@ def _judge(onnx_model: onnx.ModelProto, hierarchy: Hierarchy) -> Provenance:
     by_node, by_weight = strategies.claims_by_node(claims), strategies.claims_by_initializer(claims)
     origin = Origin(strategies.ENHANCED_SEMANTIC, "unknown", graph.fingerprint)
     provenance = build_provenance(graph, hierarchy, by_node, by_weight, origin)
-    # Roles are read from dataflow, so edges come first.
     return assign_roles(graph, replace(provenance, edges=edges_of(graph)))
 
 

@@ -35,7 +35,6 @@ from modelexport.transform.tools.quantizers import Quantization
 if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed
 
-# The report runs the models node by node, which takes its time.
 _MOST_REPORTED = 4
 _NARROW = frozenset(
     onnx.TensorProto.DataType.Value(name)
@@ -107,7 +106,6 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed, giving)
     result = QuantizeResult(run_tools(opened, run, clock), job.excluded, job.included, tuple(job.notes))
     written = result.path
-    # What has nothing to do with the file is not written, and the result says so.
     if written is None:
         return result
     if _narrow_tensors(open_tagged(written)) <= _narrow_tensors(opened):

@@ -68,7 +68,6 @@ def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
     sizes = dict(at or {})
     ensure_sizes(sizes)
     opened = open_tagged(Path(source))
-    # A file without a record costs as much as one with.
     try:
         record = opened.provenance
     except RecordMissing:

@@ -63,7 +63,6 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
     if target is not None:
         ensure_apart(target, *(Path(path) for path in (after, before) if path is not None))
     with clock.step("link"):
-        # A file that was not made from the other one keeps its result, and is not written.
         result = relink_graph(ancestor, made, tool or "relink")
     written: tuple[Path, ...] = ()
     if target is not None and result.related:

@@ -106,8 +106,7 @@ def run_tools(opened: TaggedFile, run: ToolRun, clock: Clock) -> RelinkResult:
 
         bert.onnx ─► onnxslim ─► 0.onnx ─► ort:extended ─► 1.onnx ─► run once ─► relinked to bert.onnx ─► out.onnx
 
-    The last file is linked to the first one, not step by step. Nothing is written if a tool fails, or if what comes out
-    has nothing to do with the file.
+    The last file is linked to the first one, not step by step.
     """
     with clock.step("read"):
         ancestor = find_ancestor(opened)
@@ -136,8 +135,7 @@ def run_tools(opened: TaggedFile, run: ToolRun, clock: Clock) -> RelinkResult:
 
 
 class _Steps:
-    """Tools one after the other, each on what the one before it made.
-
+    """
     last  the file that came out last
     idle  tools that changed nothing
     """
@@ -187,7 +185,6 @@ class _Steps:
             return error
         if not before:
             return error
-        # Tools that call ONNX Runtime pass on its message: once is enough.
         reason = "" if before in error.message.replace(str(self._first.path), "it") else f" ONNX Runtime says: {before}"
         return ToolFailed(
             f"{error.message}\nONNX Runtime cannot run {self._first.path} either, as it was before.{reason}",

@@ -72,7 +72,6 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     settings = Settings(precision, tuple(as_sequence(device)), tuple(as_sequence(label)))
     targets = _targets(chosen, output, named)
     _check_settings(chosen, settings)
-    # Options are checked by now; nothing is read for a call that cannot succeed.
     opened = open_tagged(Path(source))
     for target in targets:
         ensure_apart(target, opened.path)

@@ -98,15 +98,13 @@ class RunComparison:
         wanted = self._reference.get(number)
         if wanted.shape == array.shape:
             return self._numbers.measure_against(number, array, seen)
-        # Another shape is the worst there is, and no number says how wrong it is.
         nan = float("nan")
         return Difference(nan, nan, float("-inf"), nan, wanted.size, agrees=False)
 
 
 @dataclass(frozen=True)
 class SampleComparison:
-    """What one sample showed.
-
+    """
     seen     samples of the file's values
     missing  outputs of the reference that the file does not have
     skipped  outputs that it has and that were not compared
@@ -173,10 +171,7 @@ def compare_stored_outputs(file: TaggedFile, observer: RunComparison) -> None:
 
 @contextmanager
 def optimize_for_run(file: TaggedFile) -> Iterator[TaggedFile]:
-    """The graph that ONNX Runtime makes of a file before it runs it, all optimizations on, with the inherited record.
-
-    Valid inside of the block.
-    """
+    """The graph that ONNX Runtime makes of a file, optimized, with the inherited record; valid in the block."""
     from modelexport.transform.tools.optimizers import save_optimized
 
     # ONNX Runtime puts functions in the places of their calls, and the modules inside are lost.

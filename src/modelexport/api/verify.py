@@ -149,7 +149,6 @@ class _ReferenceRecorder:
     def see(self, name: str, array: np.ndarray) -> None:
         number = self._numbers[name] = len(self._numbers)
         self._samples[number] = self._sampler.take(name, array)
-        # Strings and sequences have no distance.
         if self._samples[number].kind != "other":
             self._spool.put(number, array)
 

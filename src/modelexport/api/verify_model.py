@@ -46,10 +46,7 @@ _TROUBLE = "numbers differ from the model's"
 
 
 def verify_against_model(file: TaggedFile, options: VerifyOptions, clock: Clock) -> Verification:
-    """Weights first, then for each sample the model and the file, then, once, the proof of attributions.
-
-    Weights come first because they explain the rest: other weights make every number differ.
-    """
+    """Weights first, because other weights make every number differ; then each sample; then, once, the proof."""
     need_torch("running a model")
     from modelexport.capture.arguments import to_stored_array
     from modelexport.capture.eager import TensorSpill

@@ -24,7 +24,6 @@ from modelexport.show.data.overlays import Overlay, Profiled, read_overlay
 from modelexport.show.page.data import MOST_NODES, PageSubject, page_data
 from modelexport.show.page.html import PageServer, page_html, plotly_script
 
-# A larger page takes too long to open.
 MOST_BYTES = 15_000_000
 
 

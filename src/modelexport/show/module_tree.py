@@ -1,6 +1,5 @@
 """Module tree as rows: the one walk of the module tree that all tables and the page use.
 
-A table has something to say of each module: times, costs, counts. Here this becomes rows that nest as the modules do.
 Modules without interest are left out, and what is inside of them moves up to the nearest module that is kept:
 
     encoder            Encoder      encoder
@@ -138,10 +137,7 @@ class GroupedRow(Generic[Item]):
 
 
 def grouped_rows(items: Sequence[Item], shown: Callable[[Item], Hashable], most: int) -> list[GroupedRow[Item]]:
-    """Rows for a tree of any size: about `most` of them, unless `most` is 0.
-
-    shown  what the row of an item says; modules are grouped if it is equal
-    """
+    """About `most` rows, or all if it is 0; modules are grouped if `shown`, what their rows say, is equal."""
     branches = _grow(items, shown)
     if most and len(items) > most:
         branches = tuple(_group_siblings(branches))

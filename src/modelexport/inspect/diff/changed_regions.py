@@ -173,7 +173,7 @@ def _describe_beside(flow: DiffGraph, node: Node, names: Mapping[str, str]) -> I
 
 # A weight that is paired with more others than these is not looked for any further: each try reads both.
 _TRIED = 24
-# So near, two weights are the same as far as tools keep them; 4 bits a number lose 5 to 15 %.
+# Beyond this relative loss a weight is not what another has become, unless no other has its size.
 _NEAR = 0.25
 
 

@@ -80,7 +80,7 @@ def pair_nodes(left: DiffGraph, right: DiffGraph, io: MatchedIO, links: Links) -
     pairing.by_results(shaped, keys.CONTENT)
     pairing.above(keys.own_keys(shaped))
     pairing.by_results(shaped, keys.REST)
-    # Lineage takes longer than all the rest, and says little of models that have few weights in common.
+    # Lineage says little of models that have few weights in common, and is traced only for nodes that are left.
     if akin and not pairing.is_done():
         pairing.by_links(links())
     for likeness in (keys.own_keys(shaped), (keys.attribute_key,) * 2, (operator_key,) * 2):

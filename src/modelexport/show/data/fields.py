@@ -20,7 +20,7 @@ and a module call as text, a polynomial of open axes as a number or an expressio
 (https://www.rfc-editor.org/rfc/rfc8259#section-6): they become null there, and `nan` and `inf` in CSV.
 
 Text that a spreadsheet would run as a formula (https://owasp.org/www-community/attacks/CSV_Injection) is made harmless
-in CSV by `errors.cell`. Numbers are written as they are, also negative ones.
+in CSV by `errors.cell`; numbers, also negative ones, are not touched.
 """
 
 from __future__ import annotations

@@ -53,10 +53,7 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Profiled:
-    """Times are microseconds in one run.
-
-    own  by module path: of nodes that belong to none of the modules inside of it; None is no module
-    """
+    """`own`: microseconds in one run by module path, without the modules inside of it; None is no module."""
 
     file: str
     run: str
@@ -88,10 +85,7 @@ class CallVerdict:
 
 @dataclass(frozen=True)
 class Verified:
-    """What was found of each call, and of the attribution of each node.
-
-    nodes  by key; empty if another graph was judged than that of the file, or attributions were not proved
-    """
+    """`nodes`: by key; empty if another graph than that of the file was judged, or attributions were not proved."""
 
     file: str
     reference: str

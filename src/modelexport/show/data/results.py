@@ -7,16 +7,8 @@ raises `schema`. New columns go behind the others, because a reader may count th
     to_json(mx.analyze("bert.onnx"))             every result that is in TABLES
     to_csv(mx.cost("bert.onnx"), "nodes")        the rows that are in COLUMNS
 
-A new output format of all verbs is a function beside these two.
-
-What is not an attribute of the result is computed here in one expression. More than that belongs into the result
-itself: figures are made in `inspect` and `verify`, where text and page find them too.
-
-    class            JSON                                   CSV
-    Analysis         file, nodes, modules, coverage, …      one row for each node
-    Cost             axes, total, modules, nodes, …         modules, or nodes
-    Profile          time_us, modules, nodes, …             modules
-    Verification     calls, outputs, proof, …               calls
+A new output format of all verbs is a function beside these two. What takes more than one expression to compute belongs
+into the result itself: figures are made in `inspect` and `verify`, where text and page find them too.
 """
 
 from __future__ import annotations

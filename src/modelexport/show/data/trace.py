@@ -10,9 +10,8 @@ several modules have in common is a bar of its own inside of the module around t
 
     modelexport profile bert.onnx --trace trace.json      then open it at https://ui.perfetto.dev
 
-Bars are found in one pass over the kernels in the order of time. As long as the next kernel runs inside of the same
-modules, their bars grow; where it leaves a module, the bar of that module and of all inside of it end. A kernel of
-another run ends all of them, because a run is part of what a bar stands for.
+Bars are found in one pass over the kernels in the order of time: they grow while the next kernel runs inside of the
+same modules, and end where it leaves them or is one of another run.
 """
 
 from __future__ import annotations

@@ -14,12 +14,7 @@ them; names are data. Characters that XML has no way to write (`\x01`, `\ufffe`,
 change (a carriage return) or that a terminal obeys (`\x9b`) are written `_x0001_`; text that looks like this has its
 underscore written `_x005F_`.
 
-All but CSV walk the drawing by `nested`, which tells them where a group begins and ends, and number boxes as they come.
-They yield text part by part, so that the text of a large model is never in memory as a whole.
-
-    Opened("encoder (BertEncoder)")      subgraph cluster_0 { …
-    Box(node_add)                        n3 [label="Add"];
-    Closed                               }
+Text is yielded part by part, so that that of a large model is never in memory as a whole.
 """
 
 from __future__ import annotations

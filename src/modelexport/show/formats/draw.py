@@ -3,9 +3,8 @@
     x ──► Add (node_add) ──► y       Box(x, INPUT) ── Wire ──► Box(node_add, OPERATOR) ── Wire ──► Box(y, OUTPUT)
     w ──┘                            Box(w, CONSTANT) ── Wire ──┘
 
-Time and memory grow with the number of nodes. Weights are not read: of a large one, type and shape are shown. Module
-calls become layers, each inside of the call that made it. A fact that all formats are to show of a node is added in
-`_known_facts`.
+Weights are not read: of a large one, type and shape are shown. Module calls become layers, each inside of the call that
+made it. A fact that all formats are to show of a node is added in `_known_facts`.
 
 The order of boxes is inputs and constants, then operators, then outputs, because a wire can be drawn only to a box that
 exists. Values of a body may come from the graph around it (https://onnx.ai/onnx/repo-docs/IR.html#names-within-a-graph):

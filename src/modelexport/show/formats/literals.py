@@ -6,9 +6,6 @@ Model Explorer drops: it is written `\x22`. What is no literal says what it is: 
 `@alpha` for the attribute of the function around it.
 
     attribute                     text
-    axis = 1                      1
-    epsilon = 1e-12               1e-12
-    perm = [0, 2, 1, 3]           [0, 2, 1, 3]
     mode = b"nearest"             'nearest'
     value = tensor of 3 elements  int64[3] [1, 2, 3]
     value = tensor of 1 MB        float[512, 512] sha256:9f86d0…

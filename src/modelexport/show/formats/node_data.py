@@ -36,10 +36,9 @@ _VERDICTS = {Verdict.PROVED: _GOOD, Verdict.ENCLOSED: _GOOD, Verdict.CONTRADICTE
 
 @dataclass(frozen=True)
 class NodeData:
-    """One number, or word, for nodes.
-
+    """
     suffix    what tells its file from others of the same overlay
-    results   by the id of a box
+    results   a number or a word, by the id of a box
     gradient  colours between the least and the greatest number; else each result has its own
     """
 

@@ -9,8 +9,7 @@ Texts are stored once, and named by number. Flows that look the same, as those o
     {"modules": {"name": [1, 2], "parent": [-1, 0]}, "flows": [{"module": 1, "layout": 0, …}], "texts": ["", "encoder"]}
 
 The order in which columns are made is part of the result: whoever uses a text or a value first gives it its number.
-Lists of values are cut at fixed lengths, because the page is one file that a browser reads at once; what is left out is
-counted beside it.
+Lists of values are cut at fixed lengths; what is left out is counted beside them.
 """
 
 from __future__ import annotations

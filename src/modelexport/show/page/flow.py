@@ -304,10 +304,7 @@ def _by_band(shown: _Shown) -> Mapping[Box, int]:
 
 
 def _longest_ways(shown: _Shown, counted: type[object]) -> Mapping[Box, int]:
-    """How many boxes of a kind a value has passed on the longest way to each box.
-
-    Of all kinds this is the depth of a box; of modules alone, its stage.
-    """
+    """How many boxes of a kind are on the longest way to each box: of all kinds its depth, of modules its stage."""
     before, _ = shown.neighbours()
     lengths: dict[Box, int] = {}
     for box in shown.ordered:

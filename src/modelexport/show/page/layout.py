@@ -8,8 +8,7 @@ place for it, which becomes a bend of the edge.
                            C  │         layer 2
                            D            layer 3
 
-The method is Sugiyama's: https://igraph.org/c/html/latest/igraph-Layout.html describes the implementation. Layers are
-chosen here, and igraph orders the boxes in them so that few edges cross.
+Layers are chosen here; igraph (https://igraph.org/c/html/latest/igraph-Layout.html) orders boxes: few edges cross.
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
     rows      {"op": "Add", "module": 4}, {"op": "Add", "module": 5}
     columns   {"op": [7, 7], "module": [4, 5]}, texts[7] = "Add"
 
-Modules are numbered in the order of the tree; what is in no module has the number after the last.
-
-A column is a list of small numbers, which gzip packs well. A script reads it without making an object for each node.
+A script reads a column without making an object for each node.
 """
 
 from __future__ import annotations

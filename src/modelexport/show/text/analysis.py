@@ -14,8 +14,7 @@ A column of the module table is a heading and a cell in `_modules`; if siblings 
     node            operator  module                                role             layer  tag           confidence
     node_MatMul_82  MatMul    encoder.layer.0.attention.self.query  attention.query      0  /BertModel/…  exact
 
-Tables are made for any size of model: equal siblings are one row, and levels that do not fit are counted as "inside".
-`--format detailed` shows every module and every node instead.
+Equal siblings are one row, and levels that do not fit are counted as "inside"; `--format detailed` shows everything.
 """
 
 from __future__ import annotations

@@ -7,10 +7,8 @@
         - replaced Add + Add + LayerNormalization → com.microsoft.SkipLayerNormalization
         - cost: activation bytes 6.1 KB·batch·sequence → 3.1 KB·batch·sequence
 
-Modules in which the same is different are one group: that twelve layers changed alike is one thing to know. The HTML
-page (`show/page/difference.py`) shows the same sections and groups.
-
-Lines have no colours and no columns: they are Markdown lists, which a pull request shows as lists too.
+Modules in which the same is different are one group: that twelve layers changed alike is one thing to know. Lines are
+Markdown lists. The HTML page (`show/page/difference.py`) shows the same sections and groups.
 """
 
 from __future__ import annotations

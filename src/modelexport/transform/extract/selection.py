@@ -247,10 +247,7 @@ class Membership:
         return tuple(owner for owner in attribution.owners if not self._selection.covers(owner))
 
     def include_whole_branches(self) -> None:
-        """Nodes that have several bodies, all of them the selection's work, are part of it whoever they belong to.
-
-        An exporter may choose by an If between two ways to do one thing.
-        """
+        """Of nodes whose bodies are all the selection's work: an If may choose between two ways to do one thing."""
         graph = self._nest.graph
         for holder, bodies in graph.subgraphs.items():
             if holder in self.keys or len(bodies) < 2:

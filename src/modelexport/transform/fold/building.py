@@ -40,10 +40,7 @@ _OPSET = 1
 
 @dataclass(frozen=True, eq=False)
 class BuiltModel:
-    """A model with functions in the place of modules.
-
-    names  of the functions, by their number
-    """
+    """`names`: of the functions, by their number."""
 
     model: onnx.ModelProto
     names: Mapping[int, str]

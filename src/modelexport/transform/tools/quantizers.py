@@ -195,10 +195,7 @@ def _unshare_gemm_weights(model: ModelFile) -> ModelFile:
 
 
 class _CalibrationFeeds:
-    """Inputs, handed out one after the other as the calibration wants them: a CalibrationDataReader by its methods.
-
-    It is no subclass, because onnxruntime may be imported only when a tool runs.
-    """
+    """A CalibrationDataReader by its methods; no subclass, because onnxruntime is imported only when a tool runs."""
 
     def __init__(self, feeds: tuple[Feed, ...]) -> None:
         self._left: Iterator[Feed] = iter(feeds)
