@@ -1,15 +1,7 @@
 """The command line: the group of verbs, and the edge where every failure becomes a message and an exit code.
 
-Each verb parses its options, calls the api once and hands the result to one view. It is in
-
-    export.py     export, attach, strategies                     from a PyTorch model to a tagged file
-    tools.py      relink, run-tool, quantize                     what tools make of a tagged file
-    read.py       analyze, query, validate, cost, profile        questions about one file
-    compare.py    compare, diff, verify                          a file against another, or against its model
-    transform.py  extract, select, fold, flatten, strip          new files, with modules as handles
-    show.py       view, convert                                  a page, and the files of other viewers
-
-and options that several verbs have are in options.py. A verb's file is imported when the verb is used, so that
+Each verb parses its options, calls the api once and hands the result to one view. Which file it is in is said by
+`_FILES`; options that several verbs have are in options.py. A verb's file is imported when the verb is used, so that
 `--help` and the verbs that only read stay quick. A new verb is a command in one of these files, its line of help in
 `_SECTIONS` and its name in `_FILES`.
 """
@@ -73,13 +65,10 @@ _FILE_OF = {verb: file for file, verbs in _FILES.items() for verb in verbs}
 
 
 class LazyVerbs(click.Group):
-    """A group whose commands are imported when they are needed."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click calls it so
         return list(_VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click calls it so
-        """The file of the verb is imported here, and no other."""
         if cmd_name not in _VERBS:
             return None
         module = import_module(f"modelexport.cli.{_FILE_OF[cmd_name]}")
@@ -131,7 +120,6 @@ class _Failure:
 
 
 def run_guarded(command: click.Command, arguments: list[str]) -> int:
-    """Run a command; its exit code."""
     _open_closed_output()
     # A name that the terminal's encoding cannot show must not end the program.
     for stream in (sys.stdout, sys.stderr):

@@ -33,8 +33,6 @@ _REPORT_FILE = "Write to FILE instead of standard output."
 
 @dataclass(frozen=True, slots=True)
 class Verbosity:
-    """How much a command says beside what was asked for."""
-
     quiet: bool = False
     verbose: bool = False
 
@@ -79,14 +77,12 @@ def model_argument(name: str) -> Decorator[Any]:
 
 
 def source_option(*, required: bool = True, purpose: str = "") -> Decorator[Any]:
-    """The PyTorch model."""
     kinds = "a folder, a config.json, a hub id, or package.module:callable."
     text = f"The PyTorch model: {kinds} {purpose}" if purpose else f"A{kinds[1:]}"
     return click.option("-m", "--model", metavar="MODEL", required=required, help=text)
 
 
 def target_option(help_text: str, *, required: bool = True) -> Decorator[Any]:
-    """The model file that a verb writes."""
     return click.option(
         "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), required=required, help=help_text
     )
@@ -108,8 +104,6 @@ def embed_option(help_text: str = "") -> Decorator[Any]:
 
 
 def verbosity_options(function: Callable[..., int]) -> Callable[..., int]:
-    """How much the command says; every verb has these."""
-
     @wraps(function)
     def with_verbosity(*, quiet: bool, verbose: bool, **options: Any) -> int:
         return function(verbosity=Verbosity(quiet, verbose), **options)
@@ -254,7 +248,6 @@ _TAGGING = (
 
 
 def loading_options(function: _Function) -> _Function:
-    """Where a model and its inputs come from."""
     return _decorated(function, (*_LOADING, *_INPUTS, *_GIVEN))
 
 
@@ -264,7 +257,6 @@ def repeated_options(function: _Function) -> _Function:
 
 
 def tagging_options(function: _Function) -> _Function:
-    """What is written about nodes, and where."""
     return _decorated(function, _TAGGING)
 
 
@@ -286,7 +278,6 @@ def made_input_options(*, samples: int = 0) -> Decorator[Any]:
 
 
 def tree_options(function: _Function) -> _Function:
-    """How much of the module tree is shown."""
     return _decorated(
         function,
         (

@@ -255,7 +255,6 @@ def _layer_in(value: object) -> int | None:
 
 
 def _claimed_out(claim: Attribution | Claim) -> Json:
-    """What an answer and the claims that it was chosen from have in common."""
     return {
         "owners": [_module_call_out(owner) for owner in claim.owners],
         "confidence": claim.confidence.label,

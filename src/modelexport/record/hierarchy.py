@@ -45,10 +45,7 @@ def _is_numbered(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A parameter or buffer, by its name inside its module.
-
-    tied  full names under which other modules hold the same tensor
-    """
+    """A parameter or buffer, by its name inside its module; `tied` are its full names in other modules."""
 
     name: str
     shape: tuple[int, ...]
@@ -90,8 +87,7 @@ class Module:
 class CallSite:
     """A module call and the call from inside of which it was made (None for the root).
 
-    through  how many axes the tensor has that it was given and returned as it was; None if it returned something else,
-             or nobody looked
+    through  number of axes of the tensor that it returned just as it was given; None if there is none, or nobody looked
     """
 
     call: ModuleCall
@@ -119,7 +115,6 @@ class Hierarchy:
         return paths
 
     def path_of(self, name: str) -> str | None:
-        """The own path of the module that somebody asks for by a name; None if there is none."""
         return self.canonical.get(name, ROOT if name == ROOT_NAME else None)
 
     @cached_property
@@ -143,7 +138,6 @@ class Hierarchy:
 
     @cached_property
     def parameter_owners(self) -> Mapping[str, tuple[str, ...]]:
-        """`tensor_owners` without the buffers."""
         buffers = {
             join(path, tensor.name)
             for module in self.modules.values()
@@ -157,7 +151,6 @@ class Hierarchy:
 
     @cached_property
     def call_order(self) -> Mapping[ModuleCall, int]:
-        """For each recorded call, how many calls began before it."""
         return {site.call: index for index, site in enumerate(self.calls)}
 
     @cached_property
@@ -177,7 +170,6 @@ class Hierarchy:
         return (*map(ModuleCall, lineage_of(parent_path(call.path))), call)
 
     def common_ancestor(self, calls: Iterable[ModuleCall]) -> ModuleCall | None:
-        """The innermost call inside of which all of `calls` ran."""
         # Nearly every node has one owner, and a record may hold thousands of them.
         distinct = set(calls)
         if len(distinct) < 2:
@@ -185,10 +177,7 @@ class Hierarchy:
         return next(iter(common_prefix(map(self.stack, distinct))[-1:]), None)
 
     def common_module(self, owners: Iterable[ModuleCall]) -> str | None:
-        """The path of the innermost module around all owners: the module that a node is an own node of, in all verbs.
-
-        What several calls of a module share is inside of that module, though no call is around them all.
-        """
+        """Path of the innermost module around all owners: for several calls of one module, that module."""
         calls = tuple(owners)
         if len(calls) == 1:
             return calls[0].path
@@ -210,10 +199,7 @@ class Hierarchy:
 
 
 def common_prefix(stacks: Iterable[Sequence[_Frame]]) -> tuple[_Frame, ...]:
-    """The frames that all call stacks have in common, outermost first; its last one is their innermost common caller.
-
-    Stacks (model, encoder, layer.0) and (model, encoder, layer.1) give (model, encoder).
-    """
+    """What all stacks start with: (model, encoder) for (model, encoder, layer.0) and (model, encoder, layer.1)."""
     levels = zip(*stacks, strict=False)
     return tuple(level[0] for level in takewhile(lambda level: all(frame == level[0] for frame in level), levels))
 

@@ -148,9 +148,7 @@ class Consistency:
 class Lineage:
     """Links of every node after, by key, and of every initializer after that was computed before.
 
-    stands_for   initializers after, mapped to the initializers before whose place they took
-    consistency  what can be said against it
-    kinship      whether the two graphs have anything to do with each other
+    stands_for  initializers after, mapped to the initializers before whose place they took
     """
 
     nodes: Mapping[str, Link]

@@ -54,7 +54,6 @@ class ModelSource:
 
     @property
     def input_files(self) -> tuple[Path, ...]:
-        """The files that inputs come from, if they come from files."""
         given = self.inputs if isinstance(self.inputs, list | tuple) else [self.inputs]
         return tuple(map(Path, given)) if given and all(isinstance(item, str | Path) for item in given) else ()
 

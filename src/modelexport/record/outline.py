@@ -1,13 +1,11 @@
 """Outline: a graph in brief, stored beside the record, so that lineage can be traced when the tagged file is gone.
 
-It has what it takes to recognize the graph in one that a tool made of it: operators, edges, digests of attributes and
-constants, and a `Sketch` of every weight, which is enough to know it again after it was cast, transposed, rescaled or
-quantized.
+It has operators, edges, digests of attributes and constants, and a `Sketch` of every weight, which is enough to know it
+again after it was cast, transposed, rescaled or quantized.
 
-Packed, it is one string that leans on the record: keys and operators are there already. Values are referred to by
-number: what the graph is given, its initializers, then what its nodes make. An input is written as the distance to the
-node that made it, or as the step from the initializer that was read before: both repeat from layer to layer, so that
-next to nothing is left of them when they are compressed.
+Packed, it is one string that leans on the record for keys and operators. Values are referred to by number: what the
+graph is given, its initializers, then what its nodes make. An input is written as the distance to the node that made
+it, or as the step from the initializer that was read before: both repeat from layer to layer, and compress well.
 """
 
 from __future__ import annotations
@@ -106,8 +104,7 @@ Sketches = Callable[[str], "Sketch | None"]
 
 @dataclass(frozen=True, slots=True)
 class OutlineNode:
-    """One node.
-
+    """
     attributes  a digest of what its attributes say; empty where there are none
     constant    a digest of the tensor that it holds, if it only holds one
     graph       the id of the body or function that it is in; empty in the main graph
@@ -163,7 +160,6 @@ def pack_outline(outline: Outline, record: Provenance) -> str:
 
 
 def unpack_outline(packed: str, record: Provenance) -> Outline:
-    """The outline of the graph that a record was made for."""
     name, _, payload = packed.partition(":")
     if name != _NAME:
         raise RecordUnreadable(

@@ -44,10 +44,7 @@ ONE: Monomial = ()
 
 @dataclass(frozen=True, eq=False)
 class Polynomial:
-    """A sum of products of axes.
-
-    terms  what is multiplied, with its powers, and how often; in one order, none of them 0 times
-    """
+    """A sum of products of axes. `terms`: what is multiplied, with its powers, and how often; sorted, none 0 times."""
 
     terms: tuple[tuple[Monomial, int], ...] = ()
 
@@ -72,7 +69,6 @@ class Polynomial:
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
-        """The axes that it depends on, in alphabetical order."""
         return tuple(sorted({name for atom in self._atoms() for name in _names(atom)}))
 
     @cached_property
@@ -164,7 +160,6 @@ class Polynomial:
 
     @property
     def short(self) -> str:
-        """`str`, cut after the first few terms."""
         more = len(self.terms) - _SHOWN_TERMS
         return str(self) if more <= 0 else f"{Polynomial(self.terms[:_SHOWN_TERMS])} + … {more} more"
 

@@ -128,8 +128,6 @@ class Edges:
 
     producers     the key of the node that makes a value; for what a body or a function is given, the nodes that run it
     consumers     all nodes that read a value, in file order; what a body returns is read by the node that runs it
-    inputs        of the model
-    outputs       of the model
     initializers  values that are stored in the file, with the number of their elements
     domains       of the operators that are not ONNX's own, by node key
     """
@@ -143,7 +141,6 @@ class Edges:
 
     @cached_property
     def values(self) -> tuple[str, ...]:
-        """Every value once."""
         return tuple(dict.fromkeys(value for group in self._groups for value in group))
 
     def __contains__(self, value: str) -> bool:
@@ -154,20 +151,15 @@ class Edges:
         return self.inputs, self.initializers, self.producers, self.consumers, self.outputs
 
     def around(self, value: str) -> tuple[str, ...]:
-        """The nodes that make or read a value."""
         return (*self.producers.get(value, ()), *self.consumers.get(value, ()))
 
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """One value of the graph: where it comes from and everything that reads it.
+    """One value of the graph: where it comes from and everything that reads it, nodes by key and in file order.
 
-    producers    by key: the node that makes it. For what a body or a function is given, the nodes that run it.
-                 None for inputs and initializers
+    producers    as in `Edges`; empty for inputs and initializers
     initializer  where it belongs, if it is stored in the file
-    consumers    by key, in file order: all nodes that read it
-    is_input     the model is given it
-    is_output    the model returns it
     """
 
     name: str
@@ -186,7 +178,6 @@ class TensorEntry:
 
     @property
     def consuming_modules(self) -> tuple[ModuleCall, ...]:
-        """Every module call that reads it, once, in file order."""
         return tuple(dict.fromkeys(owner for attribution in self.consumers.values() for owner in attribution.owners))
 
 
@@ -267,7 +258,6 @@ class Provenance:
         return Tags(self.hierarchy, self.policy)
 
     def entry(self, name_or_key: str) -> NodeEntry:
-        """The node with this name or key."""
         # Keys first: they are unique, while a tool may have given two nodes one name.
         entry = self.nodes.get(name_or_key) or self._by_name.get(name_or_key)
         if entry is None:
@@ -290,7 +280,6 @@ class Provenance:
         return {entry.name: entry for entry in reversed(list(self.nodes.values())) if entry.name}
 
     def known_edges(self) -> Edges:
-        """The edges, or an error that says how to get them."""
         if self.edges is None:
             raise UserError(
                 "tensors are not part of a record: only the model knows what its nodes make and read",
@@ -344,5 +333,4 @@ class Provenance:
 
 
 def is_within(path: str, above: str) -> bool:
-    """Whether a path is that of a module or of one below it."""
     return not above or path == above or path.startswith(f"{above}.")

@@ -96,7 +96,6 @@ class Signals:
     """Everything that strategies may judge by, beside the graph and the hierarchy.
 
     fx             the model as torch.export or torch.fx saw it, with its values
-    fx_failure     why they did not
     trace_failure  why there is no trace, though it was asked for
     """
 
@@ -136,7 +135,6 @@ class EagerRun:
     """
     calls     in the order in which they end
     inputs    of the model, by the name that the ONNX graph gives them
-    outputs   of the model, by name
     computed  values that depend on what the model was given
     given     values that are what the model was given, or look at it in another way
     hooked    paths of modules that somebody attached hooks to: what these do is done around a call, not inside of it

@@ -77,14 +77,11 @@ class TagPolicy:
 
 @dataclass(frozen=True)
 class Tags:
-    """The tags of one hierarchy under one policy."""
-
     hierarchy: Hierarchy
     policy: TagPolicy = TagPolicy()
 
     @cached_property
     def by_path(self) -> Mapping[str, str]:
-        """The tag of every kept module."""
         kept = [path for path, module in self.hierarchy.modules.items() if self.policy.keeps(module)]
         return _build_tags(self.hierarchy, kept)
 
@@ -99,7 +96,6 @@ class Tags:
         return kept[-1] if kept else ""
 
     def path(self, tag: str) -> str | None:
-        """The module that a tag names."""
         return self.by_tag.get(tag)
 
 

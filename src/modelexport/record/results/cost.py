@@ -44,7 +44,6 @@ class NodeCost:
     parameters        elements of the weights that it reads; another node may read them as well
     weight_bytes      the same in bytes, with what is stored beside them: scales, tables, constants
     activation_bytes  of what it makes, unless that follows from weights alone
-    times             how often it runs
     reason            why something is not known, or why it does not run
     """
 
@@ -111,12 +110,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one file costs.
-
+    """
     axes     sizes that the file leaves open, those of inputs first
     at       the sizes that some of them were given
     modules  in the order of the hierarchy; what belongs to no module comes last
-    total    of the whole file
     """
 
     file: str
@@ -137,5 +134,4 @@ class Cost:
 
     @property
     def unknown(self) -> tuple[NodeCost, ...]:
-        """Nodes of which something is not known, each with the reason."""
         return tuple(node for node in self.nodes if None in (node.flops, node.other, node.activation_bytes))

@@ -15,13 +15,7 @@ from modelexport.record.polynomial import Polynomial
 
 
 class Change(StrEnum):
-    """What became of a module, a node or a weight.
-
-    ADDED     it is in the second file alone
-    REMOVED   it is in the first file alone
-    REPLACED  other nodes do its work
-    CHANGED   it is in both, and not the same
-    """
+    """What became of a module, node or weight. REPLACED: other nodes do its work; CHANGED: in both, not the same."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -33,14 +27,11 @@ class WeightForm(StrEnum):
     """How a weight is related to the one in its place.
 
     VALUES     the same shape and type, other numbers
-    SHAPE      another shape
     CAST       the same in another number format, as far as that goes
     QUANTIZED  as integers, with scales beside them
     TRANSPOSED the same numbers the other way round
     RESHAPED   the same numbers in another shape
     UNREAD     it differs, and nobody looked how much
-    ADDED      of the second file alone
-    REMOVED    of the first file alone
     """
 
     VALUES = "values"
@@ -102,12 +93,7 @@ class NodeRef:
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A node, or nodes that belong together, and what became of them.
-
-    left   nodes of the first file; none if they were added
-    right  nodes of the second; none if they were removed
-    fields what is different, for one node that is in both
-    """
+    """Nodes that belong together: no `left` if added, no `right` if removed; `fields` if it is one node, in both."""
 
     change: Change
     left: tuple[NodeRef, ...]
@@ -213,8 +199,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Diff:
-    """How two files differ.
-
+    """
     model         what differs in the model as such: inputs and outputs, opsets, metadata
     modules       in the order of the first file; those that are in the second alone behind what comes before them there
     cost          of everything, where that differs

@@ -57,7 +57,6 @@ class OutputComparison:
 class ExtractionCheck:
     """
     fed       by input: where its tensor came from
-    outputs   what was compared
     missing   how many tensors the module returned that the file does not
     lost      how many of those the whole file makes, outside of what was cut out: it ends too early
     whole     whole modules were cut out, and not nodes of some
@@ -89,7 +88,6 @@ RETURNED = "returned"
 @dataclass(frozen=True)
 class Extraction:
     """
-    source   the file that it was cut from
     asked    modules or queries, as they were asked for
     modules  the module calls that are in it
     along    nodes that belong to others: constants, shape arithmetic, what lies in between
@@ -119,12 +117,7 @@ class Extraction:
 
 @dataclass(frozen=True, slots=True)
 class FoldedFunction:
-    """A function that modules became.
-
-    calls    how many calls of modules it stands for
-    nodes    how many nodes its body has, calls of other functions included
-    modules  the module calls that it stands for
-    """
+    """A function that modules became; `nodes` are those of its body, calls of other functions included."""
 
     name: str
     class_name: str
@@ -195,11 +188,7 @@ class Flattening:
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What an export gave.
-
-    notes    what the user should know: random weights, axes that torch fixed, …
-    seconds  how long each step took
-    """
+    """What an export gave; `seconds` is how long each step took."""
 
     path: Path
     files: tuple[Path, ...]
@@ -216,8 +205,7 @@ class ExportResult:
 
 @dataclass(frozen=True)
 class RelinkResult:
-    """What was found out about a file that a tool made.
-
+    """
     after      the file that was looked at, or that the tool's result was to be written to
     path       the tagged file; None if nothing was written
     before     what it was traced back to: a path, or the record inside the file
@@ -248,7 +236,6 @@ class QuantizeResult:
     relinked  the file that was written, with its record
     excluded  the nodes that were left in float because that was asked for
     included  the nodes that alone were to be quantized; None if that was not asked for
-    notes     what is worth knowing about it
     report    what each module lost, if that was asked for
     """
 

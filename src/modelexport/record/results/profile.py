@@ -38,10 +38,7 @@ class RawEvent:
 
 @dataclass(frozen=True, slots=True)
 class RawRun:
-    """One run of the whole model.
-
-    busy  microseconds in which some kernel ran, from the times of events alone
-    """
+    """One run of the whole model; `busy`: microseconds in which some kernel ran, from the times of events alone."""
 
     start: float
     duration: float
@@ -131,10 +128,7 @@ class ModuleTime:
     median     of everything inside of it, run by run
     spread     how far half of the runs are apart, as a share of `median`; None if they are too few to say
     charged    `own`, added up over all runs instead
-    calls      how often the module was called
     kernels    how often a node inside of it was run
-    operators  time by operator
-    providers  time by provider
     shared     nodes of its own that modules inside of it have in common
     alike      the modules next to it in time, under the same one, if they differ by less than the runs do
     """
@@ -178,18 +172,14 @@ class SumCheck:
 
 @dataclass(frozen=True)
 class Profile:
-    """The time of one file.
-
+    """
     runs       that were counted; those before, to warm up, were not
-    providers  who ran kernels
     requested  providers that were asked for, the preferred one first; none if it was left to ONNX Runtime
     time       of all kernels in one run: the sum over nodes of their medians
     busy       in which some kernel ran, run by run: the median
     wall       of one run from outside, the median
     spread     how far half of the runs are apart, as a share of `wall`; None if they are too few to say
-    check      what the modules add up to, and what the trace says by itself
     modules    in the order of the hierarchy; what belongs to nobody comes last
-    events     every run of every node
     """
 
     file: str

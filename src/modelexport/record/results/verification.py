@@ -25,9 +25,7 @@ class Difference:
     max_abs   the largest difference between two elements
     max_rel   the largest difference, relative to the element and the tensor's usual size (its root mean square)
     sqnr      signal to noise in decibels; infinite where the tensors are equal
-    cosine    of the angle between the two
     unlike    elements that are not finite in one of them only, or not in the same way
-    agrees    whether everything is within the tolerance that was asked for
     """
 
     max_abs: float
@@ -115,7 +113,6 @@ class Divergence:
              what passes between them is not known and any of them may be the cause
     node     the key of the node whose value is the first that differs
     inputs   how well what goes in still agrees; None if nothing of it is in both
-    name     of that node, if it has one
     """
 
     calls: tuple[ModuleCall, ...]
@@ -180,8 +177,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeProof:
-    """One node.
-
+    """
     reason   why it is not provable or contradicted; why its own values say nothing, if it is enclosed all the same
     claimed  the module calls that the record credits it to
     issued   the module calls that values point to; empty where they point to none
@@ -245,19 +241,14 @@ class Tolerance:
 
     @property
     def is_chosen(self) -> bool:
-        """Whether somebody chose it."""
         return self != Tolerance()
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Everything that one run of `verify` found.
-
+    """
     reference   what the file was compared with: a model's name, or the path of another file
     samples     how many inputs it was run on; differences are the worst over all of them
-    calls       module calls in the order in which they end
-    outputs     what the model returns, by name
-    missing     outputs that the file does not have
     skipped     outputs that were not compared: their type cannot be read
     divergence  where numbers go wrong first, if they do
     deployed    the file was compared as ONNX Runtime runs it, with all optimizations
@@ -293,6 +284,5 @@ class Verification:
         return bool(self.outputs) and not self.missing and self.numbers_agree and weights and tags
 
     def ranked(self) -> tuple[CallNumbers, ...]:
-        """Calls by the decibels that they lose, most first."""
         noise = ((item, math.inf if item.outputs is None else item.outputs.sqnr) for item in self.calls)
         return tuple(item for item, _ in sorted(noise, key=lambda pair: (-pair[0].lost, pair[1])))
