@@ -177,7 +177,7 @@ class Hierarchy:
         return next(iter(common_prefix(map(self.stack, distinct))[-1:]), None)
 
     def common_module(self, owners: Iterable[ModuleCall]) -> str | None:
-        """The innermost module around all owners; for several calls of one module it is that one, though no call is."""
+        """Path of the innermost module around all owners: for several calls of one module, that module."""
         calls = tuple(owners)
         if len(calls) == 1:
             return calls[0].path

@@ -148,7 +148,7 @@ class Consistency:
 class Lineage:
     """Links of every node after, by key, and of every initializer after that was computed before.
 
-    stands_for   initializers after, mapped to the initializers before whose place they took
+    stands_for  initializers after, mapped to the initializers before whose place they took
     """
 
     nodes: Mapping[str, Link]

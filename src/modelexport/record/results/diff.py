@@ -93,7 +93,7 @@ class NodeRef:
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """Nodes that belong together: no `left` if added, no `right` if removed, `fields` for one that is in both."""
+    """Nodes that belong together: no `left` if added, no `right` if removed; `fields` if it is one node, in both."""
 
     change: Change
     left: tuple[NodeRef, ...]
