@@ -32,7 +32,6 @@ class Anchor:
 
 
 def find_value_anchors(matched: MatchedRun) -> dict[str, Anchor]:
-    """Nodes that make a value which one call alone made."""
     evidence = Evidence(EvidenceKind.VALUE, matched.trace.source)
     anchors: dict[str, Anchor] = {}
     for node in matched.nodes:
@@ -182,8 +181,6 @@ class AnchorRegions:
         """Whether an operator lies where a node lies, and depends on what the node depends on."""
         return any(op_index in candidates.able for candidates in self._by_node.get(key, ()))
 
-    # which operators a node can be part of
-
     def candidates(self, target: Node, anchor: Anchor) -> Iterator[tuple[Node, _Candidates]]:
         """The nodes before an anchor, each with the operators that it can be part of as far as this anchor knows."""
         # Nodes without an anchor that lead to this one with no other anchor in between, in file order.
@@ -217,7 +214,6 @@ class AnchorRegions:
         return sorted(backward_slice(op_indices, makers))
 
     def _needs_of_ops(self, op_indices: Iterable[int], inside: RegionEnds) -> dict[int, frozenset[int]]:
-        """The ends that each operator depends on."""
         needs: dict[int, frozenset[int]] = {}
         for op_index in op_indices:
             own: set[int] = set()
@@ -256,17 +252,13 @@ class AnchorRegions:
         return {}, False
 
     def _best(self, node: Node, able: _Needs) -> frozenset[int]:
-        """Of operators that a node can be part of, those that depend on the least.
-
-        Those go first that made what the node makes, and then those that can become such a node.
-        """
+        """Those that depend on the least, of those that made the node's value or else can become such a node."""
         made = list(self._makers(node) & able.keys())
         best = made or [op_index for op_index in able if self._matched.fits(node, op_index)] or list(able)
         least = min(len(able[op_index]) for op_index in best)
         return frozenset(op_index for op_index in best if len(able[op_index]) == least)
 
     def _ends_behind(self, end: int) -> frozenset[int]:
-        """The ends that an end itself was made from."""
         if end not in self._behind:
             # While it is being looked for it has none: a value that is written into leads back to itself.
             self._behind[end] = _NONE
@@ -276,10 +268,7 @@ class AnchorRegions:
         return self._behind[end]
 
     def _makers(self, node: Node) -> set[int]:
-        """The operators that made just what the node makes."""
         return {op_index for name in node.outputs for op_index in self._matched.makers(name)}
-
-    # from operators to a claim
 
     def _claim(self, node: Node, candidates: list[_Candidates]) -> Claim | None:
         """One claim from the operators that each of the anchors behind a node allows."""

@@ -28,8 +28,7 @@ def claim_by_dataflow(
 ) -> dict[str, Claim]:
     """Claims for every node without one in `known` that is connected, by whatever way, to a node with one."""
     claims: dict[str, Claim] = {}
-    # One round reaches what lies up or down the flow. The next ones turn corners: a constant whose one reader was
-    # inferred from its other inputs, the body of a node that was inferred itself.
+    # One round goes up and down the flow; the next turn corners: a constant whose one reader was inferred by then.
     while inferred := _infer_once(graph, hierarchy, {**known, **claims}, strategy):
         claims |= inferred
     return claims
@@ -67,8 +66,6 @@ def claim_initializers_by_dataflow(
 
 @dataclass(frozen=True, slots=True)
 class _ClaimedGraph:
-    """A graph of which some nodes are claimed."""
-
     graph: Graph
     hierarchy: Hierarchy
     known: Mapping[str, Claim]

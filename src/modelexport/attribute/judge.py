@@ -96,17 +96,14 @@ class AttributionResult:
 def attribute_graph(case: AttributionInput, origin: Origin) -> AttributionResult:
     """Judge by the strategy that `origin` names; its name in the result is that of the strategy that really judged."""
     strategies, notes = _usable_strategies(strategies_named(origin.strategy), case.signals)
-    # Signals -> claims.
     judged = tuple(run_strategy(strategy, case) for strategy in strategies)
     refuted = _refuted_strategies(judged, case) if case.foreign else []
     notes += tuple(f"{name} not heard: values contradict what is written in the file" for name in refuted)
-    # Claims -> one attribution for each node.
     claims = [result.claims for result in judged if result.strategy not in refuted]
     used = origin.strategy if origin.strategy == ALL else strategies[0].name
     nodes, weights = claims_by_node(*claims), claims_by_initializer(*claims)
     provenance = build_provenance(case.graph, case.hierarchy, nodes, weights, replace(origin, strategy=used))
     absent = _find_absent_modules(provenance, case, judged)
-    # Attributions -> roles and layers.
     provenance = assign_roles(case.graph, replace(provenance, absent=absent, edges=edges_of(case.graph)))
     return AttributionResult(provenance, judged, (*notes, *_remarks(provenance, case.signals, strategies)))
 
@@ -209,7 +206,6 @@ def _claim_shared_weights(
 
 
 def _source_nodes(before: Graph, lineage: Lineage) -> dict[str, list[Node]]:
-    """The nodes that each folded initializer was computed by."""
     return {name: [before.by_key[key] for key in link.sources] for name, link in lineage.initializers.items()}
 
 

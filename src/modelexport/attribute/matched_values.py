@@ -89,10 +89,7 @@ def data_values(trace: Trace) -> frozenset[int]:
 
 
 def find_weight_uses(trace: Trace) -> dict[int, tuple[int, ...]]:
-    """Values that depend on weights alone, mapped to the indices of the operators that put them to use.
-
-    An operator that only rearranges a weight (a transposition) leads to others; those are the ones that use it.
-    """
+    """By value made from weights alone: the operators that use it, behind those that only rearrange it (Transpose)."""
     from_weights = set(trace.tensors.values())
     for op in trace.ops:
         if op.inputs and from_weights.issuperset(op.inputs):
@@ -192,7 +189,6 @@ class MatchedRun:
 
     @cached_property
     def from_data(self) -> frozenset[int]:
-        """Values of the run that depend on what the model was given."""
         return data_values(self.trace)
 
     def rearranges(self, op_index: int) -> bool:

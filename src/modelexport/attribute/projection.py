@@ -54,7 +54,6 @@ def find_fused_calls(
 
 def _unaccounted(node: Node, anchor: Anchor, matched: MatchedRun, regions: AnchorRegions) -> list[int]:
     """Work that lies before an anchor and that no other node can be part of."""
-    # A node that passes a value on does nobody's work.
     candidates = [able for maker, able in regions.candidates(node, anchor) if not matched.passes_on(maker)]
     # What some node of the graph makes was not made here.
     before = regions.ops_before(anchor.op_indices, matched.held)
@@ -91,9 +90,8 @@ _MISFIT, _PART, _LEFT_OUT, _LEFT_OUT_UNCHANGING = 6, 4, 4, 1
 def align_by_order(matched: MatchedRun, anchors: Mapping[str, Anchor]) -> dict[str, int]:
     """Sequence alignment: for each node without an anchor, the index of the operator that it goes with.
 
-    Exporters list nodes in the order in which operators were issued. Anchors cut both lists into stretches; within one,
-    the cheapest alignment is chosen in which no node goes back (dynamic programming, as an edit distance): it costs
-    something if an operator does not become such a node, and if an operator is left without any.
+    Both lists are in the order of issue, and anchors cut them into stretches. In each, the cheapest alignment is chosen
+    in which no node goes back (dynamic programming, as an edit distance).
     """
     nodes = [node for node in matched.nodes if node.key in matched.graph.computed]
     pinned = {op_index for anchor in anchors.values() for op_index in anchor.op_indices}
@@ -144,7 +142,6 @@ def _increasing(anchors: list[tuple[str, Anchor]]) -> dict[str, int]:
 def _align(
     nodes: list[Node], op_indices: list[int], left_out: list[int], matched: MatchedRun
 ) -> Iterator[tuple[str, int]]:
-    """The cheapest alignment in which no node goes back, by dynamic programming."""
     if not op_indices:
         return
     # skipped[j]: what it costs to leave out all operators before j.
@@ -191,7 +188,6 @@ _CERTAINTY = {
 
 
 def project(graph: Graph, hierarchy: Hierarchy, trace: Trace, values: GraphValues, strategy: str) -> dict[str, Claim]:
-    """Claims for the nodes of the main graph that the run explains."""
     matched = MatchedRun(graph, trace, values)
     anchors = find_value_anchors(matched)
     anchors |= find_weight_anchors(matched, anchors)

@@ -37,7 +37,6 @@ _Claims = Mapping[str, Sequence[Claim]]
 
 def resolve(claims: Iterable[Claim], hierarchy: Hierarchy, reason: str = "no evidence names a module") -> Attribution:
     """One attribution: claims that agree with the answer add their evidence, the others are kept as lost."""
-    # Most nodes have claims that are all alike, or only one.
     ranked = sorted({claim for claim in claims if claim.owners}, key=_rank)
     if not ranked:
         return unattributed(reason)
@@ -54,8 +53,6 @@ def resolve(claims: Iterable[Claim], hierarchy: Hierarchy, reason: str = "no evi
 
 
 class Agreement(StrEnum):
-    """How a claim stands to the answer."""
-
     SAME = "same"
     LESS = "less"
     OTHER = "other"
@@ -95,11 +92,7 @@ def _covers(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:
 
 
 def _narrows(a: _Owners, b: _Owners, hierarchy: Hierarchy) -> bool:
-    """Whether `b` names the calls in `a` and further calls of the same modules.
-
-    Further modules say more: a fused node belongs to all of them. Further calls of a module say less: whoever claims
-    them could not tell them apart.
-    """
+    """Whether `b` has the calls in `a` and more of the same modules: it says less, as it could not tell them apart."""
     if not (a < b and {owner.path for owner in a} == {owner.path for owner in b}):
         return False
     # A module that calls itself is inside of its own call; then both calls may be meant.
@@ -161,10 +154,7 @@ def build_provenance(
 
 
 def explain_absent_modules(hierarchy: Hierarchy, owned: set[str], owned_before: set[str] | None) -> dict[str, str]:
-    """Executed modules that own nothing in the graph, and why.
-
-    owned_before: the modules that owned something before the exporter's optimizer ran, where that is known
-    """
+    """Executed modules that own nothing in the graph, and why. `owned_before`: owners before the optimizer."""
     absent = [path for path in hierarchy.call_counts if path not in owned]
     return {path: _reason_absent(hierarchy, path, owned, owned_before) for path in absent}
 

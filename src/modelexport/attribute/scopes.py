@@ -98,9 +98,8 @@ def _claim_dynamo(calls: _Calls, confidence: Confidence, detail: str, strategy: 
 
 
 def _number_calls(nodes: list[Node], calls: _Calls, strategy: str) -> Mapping[str, Claim]:
-    """Tell the calls of one module apart in a file that does not number them.
+    """Tell the calls of one module apart by order: each issues the same operators, and the file has the order of issue.
 
-    The file lists nodes in the order in which they were issued, and each call of a module issues the same operators.
     Where that does not cut the nodes into equal runs, all calls share them.
     """
     size, rest = divmod(len(nodes), len(calls))
@@ -126,10 +125,7 @@ def claim_torchscript_scopes(
 
 
 def torchscript_calls(graph: Graph, hierarchy: Hierarchy, parts: Mapping[str, str] = _NO_PARTS) -> dict[Node, _Calls]:
-    """The calls that each node's scope can stand for.
-
-    parts: how TorchScript's own module map names modules; what it does not name follows from the path
-    """
+    """The calls that each node's scope can stand for; `parts` are the names in TorchScript's own module map, if any."""
     scopes: dict[str, list[Node]] = {}
     for node in graph.nodes:
         if (scope := scope_of(node)) is not None:
@@ -164,10 +160,7 @@ def _claim_torchscript(calls: _Calls, strategy: str) -> Claim:
 
 
 def _narrow_by_time(candidates: dict[Node, _Calls], hierarchy: Hierarchy) -> dict[Node, _Calls]:
-    """Rule out calls that were over, or had not begun, when a node was issued.
-
-    Nodes are listed in the order in which they were issued, so nodes whose call is known bound the time of the others.
-    """
+    """Rule out calls that were over or not begun at a node's place in the file, which has the order of issue."""
     if all(len(calls) == 1 for calls in candidates.values()):
         return candidates
     begin, end = _spans(hierarchy)
@@ -196,7 +189,6 @@ def _spans(hierarchy: Hierarchy) -> tuple[Mapping[ModuleCall, int], Mapping[Modu
 
 
 def _meanings(hierarchy: Hierarchy, scopes: Mapping[str, list[Node]], parts: Mapping[str, str]) -> dict[str, _Calls]:
-    """Which calls each scope may stand for."""
     groups: dict[str, list[ModuleCall]] = {}
     for site in hierarchy.calls:
         groups.setdefault(expected_scope(hierarchy.stack(site.call), parts), []).append(site.call)

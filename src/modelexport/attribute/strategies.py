@@ -54,12 +54,10 @@ class GraphClaims:
 
 
 def claims_by_node(*results: GraphClaims) -> dict[str, tuple[Claim, ...]]:
-    """What several strategies say of each node."""
     return _group_by_key(claims.nodes for claims in results)
 
 
 def claims_by_initializer(*results: GraphClaims) -> dict[str, tuple[Claim, ...]]:
-    """What several strategies say of each initializer."""
     return _group_by_key(claims.initializers for claims in results)
 
 
@@ -72,11 +70,7 @@ def _group_by_key(results: Iterable[Mapping[str, Claim]]) -> dict[str, tuple[Cla
 
 
 def universal(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
-    """What the exporter's own module tracking says, and nothing else.
-
-    A scope that can only mean one module is claimed for it, down to the modules of torch.nn. What the exporter leaves
-    open stays open: no dataflow, no order of nodes, no weights that a node reads.
-    """
+    """Scopes of the exporter that can only mean one module: no dataflow, no order of nodes, no weights."""
     nodes = _claim_scopes("torchscript", torchscript_calls(graph, hierarchy, signals.scopes.parts))
     nodes |= _claim_scopes("dynamo", dynamo_calls(graph, hierarchy, signals.scopes))
     return GraphClaims(nodes, dataflow.claim_named_initializers(graph, hierarchy, UNIVERSAL))
@@ -94,10 +88,7 @@ def _claim_scopes(exporter: str, calls_by_node: Mapping[Node, tuple[ModuleCall, 
 
 
 def enhanced_semantic(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
-    """The default: what the exporter wrote about its own nodes, then dataflow for what it did not.
-
-    It works from the ONNX model and the hierarchy record alone; the PyTorch model is not needed.
-    """
+    """The default: what the exporter wrote about its own nodes, then dataflow for what it did not."""
     scopes = signals.scopes
     named = claim_torchscript_scopes(graph, hierarchy, ENHANCED_SEMANTIC, scopes.parts)
     named |= claim_dynamo_scopes(graph, hierarchy, scopes, ENHANCED_SEMANTIC)
@@ -116,10 +107,7 @@ def _complete_by_dataflow(graph: Graph, hierarchy: Hierarchy, nodes: dict[str, C
 
 
 def htp(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
-    """Hierarchical trace and project: what ran in the model, projected on the graph.
-
-    It looks at no node name and no metadata, so it is evidence of its own, and works on files of other exporters.
-    """
+    """Hierarchical trace and project: evidence of its own, for any exporter's file, as it reads no name or metadata."""
     if signals.trace is None or signals.values is None:
         return GraphClaims({}, {})
     return claim_by_projection(graph, hierarchy, signals, signals.trace, HTP)
@@ -128,7 +116,6 @@ def htp(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
 def claim_by_projection(
     graph: Graph, hierarchy: Hierarchy, signals: Signals, trace: Trace, strategy: str
 ) -> GraphClaims:
-    """What the projection of a run says, and dataflow for the rest."""
     assert signals.values is not None
     nodes = project(graph, hierarchy, trace, signals.values, strategy)
     nodes |= dataflow.claim_by_dataflow(graph, hierarchy, nodes, strategy)
@@ -182,7 +169,6 @@ def _claim_usage(call: ModuleCall, kind: EvidenceKind, how: str) -> Claim:
 
 
 def _calls_using_weights(matched: MatchedRun) -> dict[str, ModuleCall]:
-    """Nodes that read a weight, and the one call that used it."""
     trace = matched.trace
     # Constants of the run count too: one of these may hold the same as a weight.
     constants = {str(number): number for number in range(len(trace.values)) if number not in matched.from_data}
@@ -252,21 +238,19 @@ class Strategy:
 
 _RUN = frozenset({Need.TRACE, Need.VALUES})
 
-# In the order in which people choose, which is the order of every table. The order does not weigh claims: `resolve`
-# goes by confidence.
+# In the order of every table. It does not weigh claims: `resolve` goes by confidence.
 CATALOGUE = {
     strategy.name: strategy
     for strategy in (
-        Strategy(ENHANCED_SEMANTIC, enhanced_semantic, before=True),  # the default: it needs no run
-        Strategy(HTP, htp, _RUN),  # the independent one: it reads no name
-        Strategy(FX_GRAPH, fx_graph, frozenset({Need.FX, Need.VALUES}), before=True),  # for what dynamo exported
-        Strategy(USAGE_BASED, usage_based, _RUN, infers=False),  # for whoever wants no guess
-        Strategy(UNIVERSAL, universal, before=True, infers=False),  # what the exporter says, to compare with
+        Strategy(ENHANCED_SEMANTIC, enhanced_semantic, before=True),
+        Strategy(HTP, htp, _RUN),
+        Strategy(FX_GRAPH, fx_graph, frozenset({Need.FX, Need.VALUES}), before=True),
+        Strategy(USAGE_BASED, usage_based, _RUN, infers=False),
+        Strategy(UNIVERSAL, universal, before=True, infers=False),
     )
 }
 NAMES = (*CATALOGUE, ALL)
 
 
 def strategies_named(name: str) -> tuple[Strategy, ...]:
-    """The strategies that a name stands for."""
     return tuple(CATALOGUE.values()) if name == ALL else (CATALOGUE[name],)

@@ -1,13 +1,7 @@
 """Absorption: linkers of nodes that match, that replace a region, or that have taken in what is gone.
 
 `MatchLinker` and `LayoutLinker` say which nodes before a node has replaced. The others ask who does the work of what is
-gone without a trace. They differ in how it went:
-
-    DeduplicatedLinker   common subexpression elimination: one of several equal nodes is left
-    NoOpLinker           two values became one: what lay between did nothing, or is in weights or a quantizer
-    DroppedLinker        a matched node reads an earlier value than before
-    BypassedLinker       a node with more work than before reads an earlier value, and makes the same
-    WeightFoldingLinker  a weight is read by another node than before
+gone without a trace; `descent.py` has a table of them.
 """
 
 from __future__ import annotations
@@ -26,9 +20,7 @@ from modelexport.record.provenance import Confidence
 class MatchLinker(NodeLinker):
     """Matched nodes with those congruent to them, and nodes that have replaced a region.
 
-        before    x ──► MatMul ──► Add ──► y          after    x ──► Gemm ──► y          Gemm: MatMul, Add (FUSED)
-
-    What only rearranges waits until it is known what is gone: see LayoutLinker.
+    before    x ──► MatMul ──► Add ──► y          after    x ──► Gemm ──► y          Gemm: MatMul, Add (FUSED)
     """
 
     def link_nodes(self) -> None:
@@ -158,8 +150,7 @@ class NoOpLinker(NodeLinker):
 
         before    x ──► Conv ──► c ──► BatchNormalization ──► y          after    x ──► Conv ──► y
 
-    It is in the weights of the value's producer (FUSED), or in quantizers that cut off what is too small or too large;
-    or it did nothing, and is nobody's.
+    It is in the weights of the value's producer (FUSED) or in quantizers that clip; or it did nothing, and is nobody's.
     """
 
     def link_nodes(self) -> None:
@@ -181,8 +172,7 @@ class NoOpLinker(NodeLinker):
                 self._links.add_sources(self._after.graph.by_key[key], gone)
 
     def _is_in_weights(self, origin: Node, producer: Node) -> bool:
-        """Whether what a node did with its constants is in the weights of another: these are others now, or else the
-        first one's have gone without a trace. They may all the same have kept their names."""
+        """Whether what a node did with its constants is in another's weights: those are new, or its own are gone."""
         # A single number has no room for what differs from channel to channel.
         single = all(self._after.size(class_id) == 1 for class_id in self._after.constant_inputs(producer))
         if not is_linear(origin) or single:
@@ -213,8 +203,7 @@ class DroppedLinker(NodeLinker):
                 self._links.add_sources(node, [dropped for dropped in gone if self._has_absorbed(node, dropped)])
 
     def _has_absorbed(self, node: Node, dropped: Node) -> bool:
-        """Whether the reader of a node that is gone does its work: it is one of the same kind, it says so in its
-        attributes, or it has weights that nobody knows."""
+        """Whether a node does the work of one that is gone: by kind, by attributes, or by weights that nobody knows."""
         if is_view(node) or is_moving(dropped) or is_rearranging(dropped):
             return is_view(node) and is_view(dropped)
         constants = self._before.constant_inputs(dropped)
@@ -230,8 +219,7 @@ class BypassedLinker(NodeLinker):
         before    x ──► Mul ──► m ──► MatMul ──► y          after    x ──► FusedMatMul(alpha) ──► y
                                 m ──► Add                            x ──► Mul ──► m ──► Add
 
-    Who reads an earlier value, and makes the same as before, does all that lay between, whoever else does; but for what
-    is in the making of that value.
+    Who reads an earlier value and makes the same as before does all that lay between, but for what made that value.
     """
 
     def link_nodes(self) -> None:
@@ -266,7 +254,6 @@ class WeightFoldingLinker(NodeLinker):
             for class_after in self._after.weights(node) if node.key in self._links.by_node else ():
                 readers = self._anchors.readers_before(class_after) if class_after in self._anchors else []
                 gone = [reader for reader in readers if reader.key not in self._matching.matched_origins]
-                # What a node made that worked on constants alone is a constant now (constant folding).
                 working = [reader for reader in gone if self._before.result(reader) not in self._before.foldable]
                 sources = self._links.by_node[node.key].sources
                 congruent = (origin for reader in readers for origin in self._before.congruent_nodes(reader))

@@ -52,7 +52,6 @@ class Anchors:
         return class_after in self.known
 
     def classes_still_there(self) -> frozenset[int]:
-        """The classes before that some class after is."""
         return frozenset(self.known.values())
 
     def get(self, class_after: int) -> int:
@@ -157,7 +156,6 @@ class Anchors:
         return upper in self.before.walk_up(lower)
 
     def is_like(self, class_before: int, others: Iterable[int]) -> bool:
-        """Whether a constant before holds the same as one of others."""
         return any(self._group(class_before) == self._group(other) for other in others)
 
     def _group(self, class_before: int) -> int:
@@ -233,14 +231,12 @@ def _above_joints(classes: Sequence[int], wanted: int, anchors: Anchors) -> list
     for _ in range(_STEPS):
         if len(frontier) >= wanted:
             break
-        # A value from outside stays where it is.
         steps = (before.content_above(value) if value in before.producers else [value] for value in frontier)
         frontier = [source for step in steps for source in step]
     return frontier if len(frontier) == wanted else []
 
 
 def _remove_known(read: Sequence[int], origin_read: Sequence[int], anchors: Anchors) -> tuple[list[int], list[int]]:
-    """What is left when those that are known to be the same are taken away, one by one."""
     left = list(origin_read)
     unknown: list[int] = []
     for class_after in read:
@@ -328,8 +324,7 @@ def _pair_like_inputs(reader: Node, class_after: int, class_before: int, anchors
 
 
 def _has_absorbed(reader: Node, producer: Node, pair: InputPair, anchors: Anchors) -> bool:
-    """Whether what lay between two nodes is in the reader now: an operator of another kind may have taken it in itself,
-    unless it is the reader that has its constants or is of its kind."""
+    """Whether the reader has what lay between: it has its constants or its kind, or the producer is what it was."""
     kinds = {family(node.op_type) for node in pair.skipped}
     if producer.op_type == anchors.before.producers[pair.class_before].op_type or family(reader.op_type) in kinds:
         return True
@@ -364,7 +359,6 @@ def _find_above(class_after: int, producer: Node, class_before: int, anchors: An
 
 
 def _may_be_same(node: Node, origin: Node, anchors: Anchors) -> bool:
-    """Whether two nodes may do the same work, as far as they themselves say."""
     if is_view(node) and is_view(origin):
         return True
     if node.op_type == origin.op_type:

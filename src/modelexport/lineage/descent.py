@@ -91,7 +91,6 @@ def match_graphs(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches
     matching = Matching(ValueClasses(before), ValueClasses(after))
     matching.anchor_constants(ConstantHints(matching.before, matching.after, sketches))
     names = NameHints(matching.before, matching.after, matching.weights_differ)
-    # These do not follow from anything else.
     for class_after, class_before in chain(pair_io(matching.before, matching.after, names), names.pairs()):
         matching.anchor(class_after, class_before, certain=True)
     matching.propagate()
@@ -107,7 +106,6 @@ def match_graphs(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches
 
 
 def link_nodes(matching: Matching) -> dict[str, Link]:
-    """A link for every node."""
     links = Links(matching)
     for linker in LINKERS:
         linker(links).link_nodes()
@@ -172,10 +170,7 @@ def map_links_to_calls(lineage: Lineage, before: tuple[Graph, Inlined], after: t
 
 
 class _SourceKeys:
-    """The nodes of the file before, for those of its inlined graph.
-
-    A node of a function that is called once is one node. Of one that is called several times, the call tells more.
-    """
+    """The nodes of the file before, for those of its inlined graph; a call, if its function is called several times."""
 
     def __init__(self, graph: Graph, flat: Inlined) -> None:
         self._graph = graph

@@ -208,7 +208,6 @@ class ConstantHints:
             candidates = self._constants_named(class_after) if sketch is None else index.find_like(sketch)
             if candidates:
                 shape = self._shape(self._after, class_after)
-                # Of several that hold the same, one of the same shape.
                 yield class_after, min(candidates, key=lambda class_id: self._shape(self._before, class_id) != shape)
 
     def _shape(self, classes: ValueClasses, class_id: int) -> tuple[int, ...] | None:
@@ -246,7 +245,6 @@ class SketchIndex:
         return near if len(near) == 1 else []
 
     def _find_nearest(self, sketch: Sketch) -> list[int]:
-        """The nearest ones, where there are any that may be the same in another number format."""
         rated = [(sketch.distance(other), class_id) for class_id, other in self._buckets.get(_bucket_of(sketch), ())]
         best = min((rate for rate, _ in rated), default=math.inf)
         return [] if best == math.inf else [class_id for rate, class_id in rated if rate == best]

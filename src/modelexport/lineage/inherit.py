@@ -42,10 +42,7 @@ _NOBODY_READS = "no node reads it"
 
 
 def inherit_record(record: Provenance, lineage: Lineage, graph: Graph, tool: str) -> Provenance:
-    """The record of `graph`, from the record of the graph that it was made from.
-
-    tool  who made it, for the evidence
-    """
+    """The record of `graph`, from the record of the graph that `tool` made it from."""
     carrier = RecordCarrier(record, lineage, tool)
     nodes = {node.key: carrier.carry_node(node) for node in graph.nodes}
     weights = {name: carrier.carry_weight(name, graph, nodes) for name in graph.initializers}
@@ -114,7 +111,6 @@ def _common_value(values: Iterable[_T]) -> _T | None:
 
 
 def carry_claims(claims: Mapping[str, Claim], links: Mapping[str, Link], tool: str) -> dict[str, Claim]:
-    """Claims for the graph after, from claims on the graph before."""
     carried: dict[str, Claim] = {}
     for key, link in links.items():
         sources = [claims[source] for source in link.sources if source in claims]
@@ -192,8 +188,7 @@ class ConstantOrigins:
                 self._mixed.setdefault(name, {})[origin] = None
 
     def stands_for(self) -> dict[str, tuple[str, ...]]:
-        """By the name of an initializer after: those before that it is a copy of or was made from, unless it is just
-        the one of its name."""
+        """By initializer after: those before that it copies or was made from, unless that is the one of its name."""
         names_of: dict[int, list[str]] = {}
         gone: set[str] = set()  # initializers that the graph after does not have under their names
         for name in self._before.graph.initializers:
@@ -253,7 +248,6 @@ class ConstantOrigins:
         source_inputs = self._before.inputs(source)
         if known != class_before and known in source_inputs:
             return False
-        # What does not depend on the model's inputs can have become a constant (constant folding).
         fixed = class_before in self._before.constants or class_before in self._before.foldable
         if fixed or origin not in self._before.graph.computed:
             return True

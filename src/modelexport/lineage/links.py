@@ -27,8 +27,7 @@ from modelexport.record.provenance import Confidence
 
 
 def reachable_nodes(matching: Matching) -> frozenset[str]:
-    """Keys of nodes before whose numbers have a part in what the graph after returns; in all that was returned before
-    if that is not known."""
+    """Keys of nodes before that have a part in what the graph after returns; if that is unknown, in any old output."""
     before, after = matching.before, matching.after.graph
     returned, given = (_classes_before(values, matching) for values in (after.outputs, after.inputs))
     roots: Iterable[str] = before.graph.outputs
@@ -82,9 +81,7 @@ _STEPS = 4
 
 
 class ReplacedRegions:
-    """
-    sources  by the key of a node after that has no match: the nodes before that it has replaced
-    """
+    """sources  by the key of a node after that has no match: the nodes before that it has replaced"""
 
     def __init__(self, matching: Matching) -> None:
         self._matching = matching
@@ -160,7 +157,6 @@ class ReplacedRegions:
         return (*region, *(reader for reader in gone if reader.op_type in kinds))
 
     def _below(self, work: Node, region: tuple[Node, ...]) -> list[Node]:
-        """What of a region depends on a node, and the node itself."""
         below, made = [work], set(self._before.outputs(work))
         for source in sorted(region, key=lambda node: node.position):
             if source is work or is_rearranging(source):
@@ -187,7 +183,6 @@ class ReplacedRegions:
         return frozenset(claimed)
 
     def _slice(self, exits: frozenset[int], claimed: frozenset[str]) -> tuple[Node, ...]:
-        """Everything before between the exits and the values that are still there."""
         if (exits, claimed) not in self._slices:
 
             def producers(class_ids: Iterable[int]) -> Iterator[Node]:
@@ -267,10 +262,7 @@ class Links:
         return bool(quantizers)
 
     def choose_origin(self, node: Node, candidates: Mapping[str, Node]) -> str | None:
-        """Which of several congruent nodes this one is: by name, or by what reads it, best at the same input.
-
-        A node in a body comes from one in a body. None if nothing decides.
-        """
+        """Which of several congruent nodes it is, by name or by its readers; None if nothing decides."""
         if node.key in candidates:
             return node.key
         votes: Counter[str] = Counter()
@@ -283,6 +275,7 @@ class Links:
                     if producer is not None and producer.key in candidates:
                         # The input counts: MatMul(q, k) reads two Transposes that may be congruent.
                         votes[producer.key] += 1 + (index in indices)
+        # A node in a body comes from one in a body.
         alike = {key: votes[key] for key in votes if bool(candidates[key].graph) == bool(node.graph)} or votes
         best = [key for key, count in alike.items() if count == max(alike.values())]
         return best[0] if len(best) == 1 else None
@@ -311,12 +304,10 @@ class NodeLinker(ABC):
 
 
 def match_relation(node: Node, origin: Node) -> Relation:
-    """How a node is related to the only one that it comes from."""
     if (node.op_type, node.attributes) != (origin.op_type, origin.attributes):
         return Relation.REWRITTEN
     return Relation.KEPT if node.key == origin.key else Relation.RENAMED
 
 
 def region_relation(sources: Sequence[Node]) -> Relation:
-    """Of a node that has replaced others."""
     return Relation.FUSED if len(sources) > 1 else Relation.REWRITTEN

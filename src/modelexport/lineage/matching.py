@@ -73,7 +73,6 @@ class Matching:
             self._enqueue(self.after.readers_of(class_after))
 
     def propagate(self) -> None:
-        """Follow everything that is known to its end."""
         while self._waiting:
             node = self._waiting.popleft()
             self._queued.discard(node.key)
@@ -104,8 +103,6 @@ class Matching:
                 self._queued.add(node.key)
                 self._waiting.append(node)
 
-    # by what a node makes
-
     def _match_by_result(self, node: Node) -> bool:
         for class_after in self.after.outputs(node):
             origin = self.before.producers.get(self.anchors.get(class_after))
@@ -127,8 +124,7 @@ class Matching:
         return False
 
     def _match_by_later_result(self, node: Node) -> None:
-        """A node that makes what came behind another one of its kind, and reads the same as that or what that was made
-        from, does its work."""
+        """It does the work of a node whose inputs it reads, or values above them, if it makes what came behind that."""
         class_before = self.anchors.get(self.after.result(node))
         for _ in range(_STEPS):
             origin = self.before.producers.get(class_before)
@@ -142,8 +138,6 @@ class Matching:
             if len(content) != 1 or is_product(origin):
                 break
             class_before = content[0]
-
-    # by what a node reads
 
     def _match_by_inputs(self, node: Node) -> None:
         read = [class_id for class_id in self.after.inputs(node) if class_id != NO_CLASS]
@@ -210,7 +204,6 @@ class Matching:
         return class_after in self.anchors and self.after.size(class_after) >= _TELLING
 
     def _is_only_reader(self, node: Node, origin: Node) -> bool:
-        """Whether both are the only ones of their kind that read a value that is known."""
         known = [(class_after, self.anchors.get(class_after)) for class_after in self.after.data_inputs(node)]
         for class_after, class_before in known:
             crowds = self.after.readers_of(class_after), self.before.readers_of(class_before)
@@ -220,8 +213,6 @@ class Matching:
                 if all(kinds_read.count(family(node.op_type)) == 1 for kinds_read in kinds):
                     return True
         return False
-
-    # what follows
 
     def _match(self, node: Node, origin: Node, confidence: Confidence) -> None:
         self.matches[node.key] = origin
@@ -309,7 +300,6 @@ class Matching:
         return any(class_id not in self.anchors for class_id in self.after.weights(node))
 
     def share_weight(self, node: Node, origin: Node) -> bool:
-        """Whether a node reads a weight that another one read."""
         origin_weights = [weight for weight in self.before.constant_inputs(origin) if self.before.is_weight(weight)]
         weights = (self.anchors.get(class_id) for class_id in self.after.weights(node) if class_id in self.anchors)
         return any(self.anchors.is_like(weight, origin_weights) for weight in weights)
@@ -329,7 +319,6 @@ class Matching:
         return {self.anchors.get(class_id) for class_id in self.after.data_inputs(node)}
 
     def _may_read(self, node: Node, classes_before: set[int]) -> bool:
-        """Whether a node may read some values before."""
         producers = self.after.producers
         unknown = [class_id for class_id in self.after.data_inputs(node) if class_id not in self.anchors]
         # A scale that a quantizer found is what a pass-through node makes, and was not there before.

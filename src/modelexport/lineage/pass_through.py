@@ -77,7 +77,6 @@ class PassThroughLinker(NodeLinker):
         return ()
 
     def _all_sources(self, node: Node, groups: Sequence[_CopyGroup]) -> Sequence[Node]:
-        """All that it may be, unless these are too many."""
         pools = [candidates for group in groups for candidates in _candidates(node, groups, group)]
         if sum(map(len, pools)) > _CROWD:
             chain = self._after.cast_chain.get(node.outputs[0])
@@ -129,7 +128,7 @@ class NeighbourLinker(NodeLinker):
 
         before    x ──► Conv ──► y          after    x ──► Transpose ──► Conv ──► Transpose ──► y
 
-    Both Transposes serve the Conv. A quantizer or cast of something computed goes with what computed it.
+    Both Transposes serve the Conv. A cast of a computed value goes with its producer, one of a weight with its reader.
     """
 
     def link_nodes(self) -> None:
@@ -138,7 +137,6 @@ class NeighbourLinker(NodeLinker):
         left = [node for node in left if node.key not in foreign]
         # Readers first: tools put a Transpose or a shape computation before the node that needs it.
         for node in reversed(left):
-            # A cast of something computed goes with what computed it; one of a weight, with who reads it.
             if node not in self._links.handing_on or self._after.inputs(node)[0] in self._after.constants:
                 self._links.add_introduced(node, self._after.graph.successors(node))
         for _ in range(_ROUNDS):
@@ -150,7 +148,6 @@ class NeighbourLinker(NodeLinker):
         self._spread(left)
 
     def _spread(self, left: Sequence[Node]) -> None:
-        """What is far from everything that is known, step by step."""
         linked = self._links.by_node
         near = {each.key for node in left for each in self._around(node) if each.key in linked}
         waiting = deque(self._after.graph.by_key[key] for key in sorted(near))
@@ -165,8 +162,7 @@ class NeighbourLinker(NodeLinker):
         return (*self._after.graph.predecessors(node), *self._after.graph.successors(node))
 
     def _find_foreign(self, left: Sequence[Node]) -> set[str]:
-        """Nodes with weights that nobody knows, before or behind everything that is known. What only hands a value on
-        reads scales, one for each channel perhaps, and no weights of its own: it goes where its value goes."""
+        """Nodes with unknown weights, before or behind all that is known; what hands on reads scales, not weights."""
         fed, used = set(self._links.by_node), set(self._links.by_node)
         for node in self._after.graph.nodes if left else ():
             if any(producer.key in fed for producer in self._after.graph.predecessors(node)):

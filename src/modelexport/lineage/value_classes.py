@@ -75,7 +75,6 @@ class ValueClasses:
         return self.congruent.get(node.key, [node])
 
     def inputs(self, node: Node) -> tuple[int, ...]:
-        """Class ids of what a node reads, input by input."""
         return self._inputs[node.key]
 
     def outputs(self, node: Node) -> tuple[int, ...]:
@@ -86,7 +85,6 @@ class ValueClasses:
         return next((self.class_of[value] for value in node.outputs if value), NO_CLASS)
 
     def data_inputs(self, node: Node) -> list[int]:
-        """What a node reads, but for constants."""
         return [class_id for class_id in self.inputs(node) if class_id != NO_CLASS and class_id not in self.constants]
 
     def constant_inputs(self, node: Node) -> list[int]:

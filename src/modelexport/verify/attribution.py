@@ -45,7 +45,6 @@ def nearest_proved_below(graph: Graph, proved: _Proved) -> Mapping[str, Frontier
 
 
 def nearest_proved_above(graph: Graph, proved: _Proved) -> Mapping[str, Frontier]:
-    """By node key: the calls of the first proved nodes on every way up from it."""
     return _frontiers(graph.nodes, graph.predecessors, proved)
 
 
@@ -82,10 +81,7 @@ class NodeEvidence:
 
     @property
     def issuers(self) -> Frontier:
-        """The calls that the node belongs to, as far as its own values say.
-
-        Where a model changes nothing (a norm that was never trained), the result is what it read.
-        """
+        """The calls that it belongs to by its own values. What changes nothing (untrained norms) makes what it read."""
         return (self.makers if self.new else _NOBODY) or self.passers
 
     @property

@@ -178,8 +178,7 @@ def _cosine(sums: _Sums) -> float:
     return max(-1.0, min(1.0, product / scale)) if scale else 0.0
 
 
-# Cosine. A result in another shape, or spoiled by what a tool put behind it, still looks like itself; other work does
-# not.
+# Cosine. A result in another shape, or spoiled by what a tool put behind it, looks like itself; other work does not.
 _RELATED = 0.5
 # Decibels. What is further apart than that was not merely computed in another order.
 _ROUNDING = 100.0
@@ -247,7 +246,6 @@ class ValueComparison:
         self._outputs_differ = outputs_differ
 
     def compare_value(self, value: str, array: np.ndarray, sample: Sample) -> None:
-        """Take in one value of the second run."""
         self.is_coarse |= sample.is_coarse
         alike = self._index.alike(sample)
         for number in alike:
@@ -303,7 +301,6 @@ class ValueComparison:
         return any(number in self.known.get(name, ()) for name in read)
 
     def _note_suspects(self, value: str, array: np.ndarray, sample: Sample) -> None:
-        """Compare a value with what the calls that it crosses should have returned, or been given."""
         measured: dict[int, Pairing] = {}
         for calls, numbers, noted in (
             (self._crossings.leaves.get(value, ()), self._outputs, self.returned),
@@ -336,7 +333,6 @@ class ValueComparison:
         return same_shape and value not in self._crossings.guessed
 
     def measure_against(self, number: int, array: np.ndarray, sample: Sample) -> Difference:
-        """How far an array is from a value of the first run."""
         coarser = max(sample, self._reference.samples[number], key=lambda candidate: candidate.grain)
         return measure(self._reference.get(number), array, adapt_tolerance(self.tolerance, coarser))
 

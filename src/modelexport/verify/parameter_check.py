@@ -78,10 +78,7 @@ def precision_of(dtype: np.dtype[Any]) -> Precision | None:
 
 
 def detect_rounding(values: np.ndarray) -> str:
-    """The narrow format that some numbers went through before they were widened again; empty if they did not.
-
-    A few numbers fit everywhere, and so do whole ones.
-    """
+    """The narrow format that numbers went through before they were widened; empty if none, or for few or whole ones."""
     if values.dtype != np.float32 or len(np.unique(values)) < _TELLING or np.array_equal(values, np.rint(values)):
         return ""
     if not (np.ascontiguousarray(values).view(np.uint32) & _LOWER_HALF).any():
@@ -118,7 +115,7 @@ def _blocks(size: int, most: int) -> tuple[int, int, int]:
 _MIXED = frozenset({"absorbed", "folded"})
 # Steps of a number format that what was computed from a parameter may be off.
 _ROUNDING = 4
-# Elements of the largest weights that are put in order: that takes about a second.
+# Elements of the largest weights that are put in order.
 _MOST_SORTED = 1 << 24
 
 
@@ -158,8 +155,6 @@ class _Relation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A parameter and a weight of the file."""
-
     initializer: str
     relation: _Relation
     gap: _Gap

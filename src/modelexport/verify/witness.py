@@ -85,7 +85,6 @@ class OperatorSources:
         return [self.issued[number] for number in self.numbers_like(sample)]
 
     def numbers_like(self, sample: Sample) -> tuple[int, ...]:
-        """The values of the run that hold the same."""
         return self._index.alike(sample)
 
     @property
@@ -123,8 +122,7 @@ class OperatorSources:
 
 
 def find_first_difference(run: EagerRun, samples: Sequence[Sample], others: Sequence[Sample]) -> str:
-    """The call that issued the first value in which two runs of the same operators differ: the model is not
-    deterministic there."""
+    """The call of the first value that differs between two runs of the same operators: not deterministic there."""
     for op in run.ops:
         if any(number >= len(others) or not alike(samples[number], others[number]) for number in op.makes):
             return str(op.call) or "the model itself"

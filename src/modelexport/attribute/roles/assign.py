@@ -41,8 +41,6 @@ from modelexport.record.provenance import Attribution, NodeEntry, Provenance
 
 @dataclass(frozen=True)
 class Layers:
-    """The numbers of repeated blocks."""
-
     hierarchy: Hierarchy
     # Blocks that were asked for before: most nodes share their call with others.
     _blocks: dict[ModuleCall, ModuleCall | None] = field(default_factory=dict, init=False, repr=False, compare=False)

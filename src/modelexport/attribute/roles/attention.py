@@ -159,10 +159,7 @@ def _attentions_between(
 
 
 def _score_products(flow: RoleFlow, softmax: Node) -> list[ProductNode]:
-    """The products of two computed values that went into the scores.
-
-    Some networks add products with positions to them: where one is of what the model is fed alone, those are not meant.
-    """
+    """Products of two computed values in the scores; those with positions only if no other is there."""
     products = [item for item in score_addends(flow, softmax) if not item.weight or _is_learned_query(flow, item)]
     of_content = [item for item in products if flow.origin(item.left).content and flow.origin(item.right).content]
     return of_content or products
@@ -175,7 +172,6 @@ def _is_learned_query(flow: RoleFlow, product: ProductNode) -> bool:
 
 
 def score_addends(flow: RoleFlow, softmax: Node) -> list[ProductNode]:
-    """All products that went into what a softmax reads."""
     sources = flow.origin(softmax.inputs[0]).sources
     return [flow.products[key] for key in sorted(sources) if key in flow.products]
 
@@ -187,7 +183,6 @@ def _stream(flow: RoleFlow, value: str) -> str:
 
 
 def name_attention_roles(flow: RoleFlow, attentions: Sequence[Attention]) -> dict[str, str]:
-    """Roles of the projections and of the nodes between them."""
     roles: dict[str, str] = {}
     for item in attentions:
         _name_center(flow, item, roles)

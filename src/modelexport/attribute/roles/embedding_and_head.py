@@ -91,7 +91,6 @@ def _tables_on_scores(flow: RoleFlow, attentions: Iterable[Attention]) -> Iterat
 
 
 def find_query_key_steps(flow: RoleFlow, attentions: Iterable[Attention], known: Mapping[str, str]) -> dict[str, str]:
-    """Scaling and rotary positions between the projections of queries and keys and their product."""
     roles: dict[str, str] = {}
     seen: set[str] = set()
     for item in attentions:
@@ -146,7 +145,6 @@ def _is_turned(flow: RoleFlow, node: Node) -> bool:
 
 
 def _angles(flow: RoleFlow, node: Node, seen: set[str]) -> Iterator[str]:
-    """The sines and cosines that a multiplication reads."""
 
     def inputs_with_angles(maker: Node) -> list[str]:
         inputs = () if maker.op_type in ANGLES else maker.inputs

@@ -99,7 +99,6 @@ class RoleFlow:
         return self.origins.get(value, _BLANK)
 
     def source(self, value: str) -> ProductNode | None:
-        """The one product that a value comes from."""
         sources = self.origin(value).sources
         return self.products.get(next(iter(sources))) if len(sources) == 1 else None
 
@@ -119,7 +118,6 @@ class RoleFlow:
                 waiting += onward(node)
 
     def uncast(self, value: str) -> str:
-        """The value before it was converted to another type."""
         maker = self.graph.producers.get(value)
         while maker is not None and is_cast(maker):
             value = maker.inputs[0]
