@@ -259,7 +259,6 @@ class AnchorRegions:
         return frozenset(op_index for op_index in best if len(able[op_index]) == least)
 
     def _ends_behind(self, end: int) -> frozenset[int]:
-        """The ends that an end itself was made from."""
         if end not in self._behind:
             # While it is being looked for it has none: a value that is written into leads back to itself.
             self._behind[end] = _NONE
@@ -269,7 +268,6 @@ class AnchorRegions:
         return self._behind[end]
 
     def _makers(self, node: Node) -> set[int]:
-        """The operators that made just what the node makes."""
         return {op_index for name in node.outputs for op_index in self._matched.makers(name)}
 
     def _claim(self, node: Node, candidates: list[_Candidates]) -> Claim | None:

@@ -206,7 +206,6 @@ def _claim_shared_weights(
 
 
 def _source_nodes(before: Graph, lineage: Lineage) -> dict[str, list[Node]]:
-    """The nodes that each folded initializer was computed by."""
     return {name: [before.by_key[key] for key in link.sources] for name, link in lineage.initializers.items()}
 
 

@@ -54,7 +54,6 @@ def find_fused_calls(
 
 def _unaccounted(node: Node, anchor: Anchor, matched: MatchedRun, regions: AnchorRegions) -> list[int]:
     """Work that lies before an anchor and that no other node can be part of."""
-    # A node that passes a value on does nobody's work.
     candidates = [able for maker, able in regions.candidates(node, anchor) if not matched.passes_on(maker)]
     # What some node of the graph makes was not made here.
     before = regions.ops_before(anchor.op_indices, matched.held)
@@ -189,7 +188,6 @@ _CERTAINTY = {
 
 
 def project(graph: Graph, hierarchy: Hierarchy, trace: Trace, values: GraphValues, strategy: str) -> dict[str, Claim]:
-    """Claims for the nodes of the main graph that the run explains."""
     matched = MatchedRun(graph, trace, values)
     anchors = find_value_anchors(matched)
     anchors |= find_weight_anchors(matched, anchors)

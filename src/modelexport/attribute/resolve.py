@@ -154,7 +154,7 @@ def build_provenance(
 
 
 def explain_absent_modules(hierarchy: Hierarchy, owned: set[str], owned_before: set[str] | None) -> dict[str, str]:
-    """Modules that ran and own nothing in the graph, and why; `owned_before`: owners before the optimizer."""
+    """Executed modules that own nothing in the graph, and why. `owned_before`: owners before the optimizer."""
     absent = [path for path in hierarchy.call_counts if path not in owned]
     return {path: _reason_absent(hierarchy, path, owned, owned_before) for path in absent}
 

@@ -107,7 +107,7 @@ def _complete_by_dataflow(graph: Graph, hierarchy: Hierarchy, nodes: dict[str, C
 
 
 def htp(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
-    """Hierarchical trace and project: independent evidence for any file, as it looks at no name or metadata."""
+    """Hierarchical trace and project: evidence of its own, for any exporter's file, as it reads no name or metadata."""
     if signals.trace is None or signals.values is None:
         return GraphClaims({}, {})
     return claim_by_projection(graph, hierarchy, signals, signals.trace, HTP)
@@ -116,7 +116,6 @@ def htp(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> GraphClaims:
 def claim_by_projection(
     graph: Graph, hierarchy: Hierarchy, signals: Signals, trace: Trace, strategy: str
 ) -> GraphClaims:
-    """What the projection of a run says, and dataflow for the rest."""
     assert signals.values is not None
     nodes = project(graph, hierarchy, trace, signals.values, strategy)
     nodes |= dataflow.claim_by_dataflow(graph, hierarchy, nodes, strategy)
@@ -170,7 +169,6 @@ def _claim_usage(call: ModuleCall, kind: EvidenceKind, how: str) -> Claim:
 
 
 def _calls_using_weights(matched: MatchedRun) -> dict[str, ModuleCall]:
-    """Nodes that read a weight, and the one call that used it."""
     trace = matched.trace
     # Constants of the run count too: one of these may hold the same as a weight.
     constants = {str(number): number for number in range(len(trace.values)) if number not in matched.from_data}

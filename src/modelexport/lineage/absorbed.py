@@ -172,7 +172,7 @@ class NoOpLinker(NodeLinker):
                 self._links.add_sources(self._after.graph.by_key[key], gone)
 
     def _is_in_weights(self, origin: Node, producer: Node) -> bool:
-        """Whether a node's constants are in another's weights: those are new, or its own left no trace."""
+        """Whether what a node did with its constants is in another's weights: those are new, or its own are gone."""
         # A single number has no room for what differs from channel to channel.
         single = all(self._after.size(class_id) == 1 for class_id in self._after.constant_inputs(producer))
         if not is_linear(origin) or single:
@@ -203,7 +203,7 @@ class DroppedLinker(NodeLinker):
                 self._links.add_sources(node, [dropped for dropped in gone if self._has_absorbed(node, dropped)])
 
     def _has_absorbed(self, node: Node, dropped: Node) -> bool:
-        """Whether a node does the work of one that is gone: by kind, attributes, or weights that nobody knows."""
+        """Whether a node does the work of one that is gone: by kind, by attributes, or by weights that nobody knows."""
         if is_view(node) or is_moving(dropped) or is_rearranging(dropped):
             return is_view(node) and is_view(dropped)
         constants = self._before.constant_inputs(dropped)
@@ -254,7 +254,6 @@ class WeightFoldingLinker(NodeLinker):
             for class_after in self._after.weights(node) if node.key in self._links.by_node else ():
                 readers = self._anchors.readers_before(class_after) if class_after in self._anchors else []
                 gone = [reader for reader in readers if reader.key not in self._matching.matched_origins]
-                # What a node made that worked on constants alone is a constant now (constant folding).
                 working = [reader for reader in gone if self._before.result(reader) not in self._before.foldable]
                 sources = self._links.by_node[node.key].sources
                 congruent = (origin for reader in readers for origin in self._before.congruent_nodes(reader))

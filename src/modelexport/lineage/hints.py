@@ -245,7 +245,6 @@ class SketchIndex:
         return near if len(near) == 1 else []
 
     def _find_nearest(self, sketch: Sketch) -> list[int]:
-        """The nearest ones, where there are any that may be the same in another number format."""
         rated = [(sketch.distance(other), class_id) for class_id, other in self._buckets.get(_bucket_of(sketch), ())]
         best = min((rate for rate, _ in rated), default=math.inf)
         return [] if best == math.inf else [class_id for rate, class_id in rated if rate == best]

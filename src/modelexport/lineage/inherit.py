@@ -188,7 +188,7 @@ class ConstantOrigins:
                 self._mixed.setdefault(name, {})[origin] = None
 
     def stands_for(self) -> dict[str, tuple[str, ...]]:
-        """By initializer after: those before that it copies or was made from, if not just the one of its name."""
+        """By initializer after: those before that it copies or was made from, unless that is the one of its name."""
         names_of: dict[int, list[str]] = {}
         gone: set[str] = set()  # initializers that the graph after does not have under their names
         for name in self._before.graph.initializers:
@@ -248,7 +248,6 @@ class ConstantOrigins:
         source_inputs = self._before.inputs(source)
         if known != class_before and known in source_inputs:
             return False
-        # What does not depend on the model's inputs can have become a constant (constant folding).
         fixed = class_before in self._before.constants or class_before in self._before.foldable
         if fixed or origin not in self._before.graph.computed:
             return True

@@ -157,7 +157,6 @@ class ReplacedRegions:
         return (*region, *(reader for reader in gone if reader.op_type in kinds))
 
     def _below(self, work: Node, region: tuple[Node, ...]) -> list[Node]:
-        """What of a region depends on a node, and the node itself."""
         below, made = [work], set(self._before.outputs(work))
         for source in sorted(region, key=lambda node: node.position):
             if source is work or is_rearranging(source):
@@ -184,7 +183,6 @@ class ReplacedRegions:
         return frozenset(claimed)
 
     def _slice(self, exits: frozenset[int], claimed: frozenset[str]) -> tuple[Node, ...]:
-        """Everything before between the exits and the values that are still there."""
         if (exits, claimed) not in self._slices:
 
             def producers(class_ids: Iterable[int]) -> Iterator[Node]:
@@ -264,7 +262,7 @@ class Links:
         return bool(quantizers)
 
     def choose_origin(self, node: Node, candidates: Mapping[str, Node]) -> str | None:
-        """Which of several congruent nodes it is, by name, readers, or being in a body; None if unclear."""
+        """Which of several congruent nodes it is, by name or by its readers; None if nothing decides."""
         if node.key in candidates:
             return node.key
         votes: Counter[str] = Counter()
@@ -277,6 +275,7 @@ class Links:
                     if producer is not None and producer.key in candidates:
                         # The input counts: MatMul(q, k) reads two Transposes that may be congruent.
                         votes[producer.key] += 1 + (index in indices)
+        # A node in a body comes from one in a body.
         alike = {key: votes[key] for key in votes if bool(candidates[key].graph) == bool(node.graph)} or votes
         best = [key for key, count in alike.items() if count == max(alike.values())]
         return best[0] if len(best) == 1 else None

@@ -124,7 +124,7 @@ class Matching:
         return False
 
     def _match_by_later_result(self, node: Node) -> None:
-        """Whether it reads a node's inputs, or what these come from, and makes what came behind that node."""
+        """It does the work of a node whose inputs it reads, or values above them, if it makes what came behind that."""
         class_before = self.anchors.get(self.after.result(node))
         for _ in range(_STEPS):
             origin = self.before.producers.get(class_before)
@@ -204,7 +204,6 @@ class Matching:
         return class_after in self.anchors and self.after.size(class_after) >= _TELLING
 
     def _is_only_reader(self, node: Node, origin: Node) -> bool:
-        """Whether both are the only ones of their kind that read a value that is known."""
         known = [(class_after, self.anchors.get(class_after)) for class_after in self.after.data_inputs(node)]
         for class_after, class_before in known:
             crowds = self.after.readers_of(class_after), self.before.readers_of(class_before)

@@ -162,7 +162,7 @@ class NeighbourLinker(NodeLinker):
         return (*self._after.graph.predecessors(node), *self._after.graph.successors(node))
 
     def _find_foreign(self, left: Sequence[Node]) -> set[str]:
-        """Nodes with unknown weights before or behind all that is known; pass-through nodes have scales only."""
+        """Nodes with unknown weights, before or behind all that is known; what hands on reads scales, not weights."""
         fed, used = set(self._links.by_node), set(self._links.by_node)
         for node in self._after.graph.nodes if left else ():
             if any(producer.key in fed for producer in self._after.graph.predecessors(node)):

@@ -81,7 +81,7 @@ class NodeEvidence:
 
     @property
     def issuers(self) -> Frontier:
-        """The calls it belongs to by its own values. What changes nothing (an untrained norm) makes what it read."""
+        """The calls that it belongs to by its own values. What changes nothing (untrained norms) makes what it read."""
         return (self.makers if self.new else _NOBODY) or self.passers
 
     @property

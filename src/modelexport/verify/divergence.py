@@ -229,7 +229,6 @@ def find_nonfinite_origins(
             # A mask is full of infinities, and what it is added to or chosen from becomes so.
             spreading = (NAN,) if kind == NAN else (NAN, INF)
             reads_trouble = any(troubled.get(value) in spreading for value in node.inputs)
-            # A constant that is infinite is a mask.
             if made and (kind == NAN or node.key in graph.computed) and not reads_trouble:
                 owners = provenance.nodes[node.key].attribution.owners
                 yield NotFinite(kind, node.key, owners, all(expected(value, kind) for value in made))

@@ -301,7 +301,6 @@ class ValueComparison:
         return any(number in self.known.get(name, ()) for name in read)
 
     def _note_suspects(self, value: str, array: np.ndarray, sample: Sample) -> None:
-        """Compare a value with what the calls that it crosses should have returned, or been given."""
         measured: dict[int, Pairing] = {}
         for calls, numbers, noted in (
             (self._crossings.leaves.get(value, ()), self._outputs, self.returned),

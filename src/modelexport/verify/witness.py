@@ -122,7 +122,7 @@ class OperatorSources:
 
 
 def find_first_difference(run: EagerRun, samples: Sequence[Sample], others: Sequence[Sample]) -> str:
-    """The call of the first value in which two runs of the same operators differ: it is not deterministic."""
+    """The call of the first value that differs between two runs of the same operators: not deterministic there."""
     for op in run.ops:
         if any(number >= len(others) or not alike(samples[number], others[number]) for number in op.makes):
             return str(op.call) or "the model itself"

@@ -145,7 +145,6 @@ def _is_turned(flow: RoleFlow, node: Node) -> bool:
 
 
 def _angles(flow: RoleFlow, node: Node, seen: set[str]) -> Iterator[str]:
-    """The sines and cosines that a multiplication reads."""
 
     def inputs_with_angles(maker: Node) -> list[str]:
         inputs = () if maker.op_type in ANGLES else maker.inputs

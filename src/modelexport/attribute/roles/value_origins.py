@@ -99,7 +99,6 @@ class RoleFlow:
         return self.origins.get(value, _BLANK)
 
     def source(self, value: str) -> ProductNode | None:
-        """The one product that a value comes from."""
         sources = self.origin(value).sources
         return self.products.get(next(iter(sources))) if len(sources) == 1 else None
 
