@@ -1,0 +1,37 @@
+"""Reading: what one source says about the modules of a file.
+
+    source            says                                              e.g.
+    torch dynamo      node metadata: paths and classes                  ['', 'encoder', 'encoder.fc', 'linear_3']
+    node names        TorchScript, TensorFlow, JAX                      /encoder/layer.0/fc/MatMul
+    parameter names   which module a weight is stored in                encoder.layer.0.fc.weight
+    functions         a local function is a module                      pkg.local::Block
+    structure         equal blocks in a row are layers                  layers.0, layers.1, …
+
+A source reads the index of the graph, no weights and no model. It says nothing about nodes that it knows nothing of.
+To add one: write `read_<source>(graph) -> Reading`, and list it in `find.py`, strongest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from modelexport.record.provenance import Confidence
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Module paths are dotted, as in `state_dict`; the root is "".
+
+    nodes         by key: the paths of the modules that a node belongs to, mostly one
+    initializers  by name: the paths of the modules that hold it
+    classes       by path: the qualified name of the class, where the source has it
+    details       by node key: what exactly was read, for people (`/encoder/fc/MatMul`)
+    """
+
+    source: str
+    confidence: Confidence
+    nodes: Mapping[str, tuple[str, ...]]
+    initializers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    classes: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, str] = field(default_factory=dict)
