@@ -12,23 +12,36 @@ of single convolutions or linear layers is a network without layers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from modelexport.attribute.sources.segments import Segment, Trunk, width_of
-from modelexport.graph.algorithms import group_by_key
+from modelexport.attribute.sources.chains import complete_tail, link_chains
+from modelexport.attribute.sources.segments import Segment, Token, Trunk, width_of
+from modelexport.attribute.sources.trunk import Join
+from modelexport.graph.index import Node
 
 # A block is no larger than so many segments, and equal ones are looked for among so many that follow.
 _LONGEST_PERIOD = 64
 _FEWEST_PRODUCTS = 2
+_LEAST_SHARE = 0.75
 
 
 @dataclass(frozen=True)
 class Block:
-    """One layer: segments that follow each other. `stage` counts where the run is cut or changes its width."""
+    """One layer: segments that follow each other.
+
+    stage    counts where the run is cut or changes its width
+    opening  the join that it starts from, if that puts a skip beside something
+    """
 
     segments: tuple[Segment, ...]
     stage: int = 0
+    opening: Join | None = None
+
+    @property
+    def nodes(self) -> Iterator[Node]:
+        return (node for segment in self.segments for node in segment.members)
 
 
 @dataclass(frozen=True)
@@ -47,36 +60,21 @@ class Run:
 
 
 def find_runs(trunk: Trunk) -> list[Run]:
+    """Runs of the whole network, in canonical order of what they start with."""
     runs = [run for chain in link_chains(trunk) for run in _find_in_chain(trunk, chain)]
     return sorted(runs, key=lambda run: run.first.number)
 
 
-def link_chains(trunk: Trunk) -> list[list[Segment]]:
-    """Segments that follow each other. Where several begin at one cut, the longest residual chain goes on."""
-    following = group_by_key((before, number) for number, before in trunk.before.items())
-    length: dict[int, int] = {}
-    chosen: dict[int, int] = {}
-    for segment in reversed(trunk.segments):
-        number = segment.number
-        candidates = following.get(number, ())
-        if candidates:
-            chosen[number] = max(candidates, key=lambda item: (trunk.segments[item].is_residual, length[item], -item))
-        length[number] = 1 + (length[chosen[number]] if number in chosen else 0)
-    continued = set(chosen.values())
-    chains = []
-    for segment in trunk.segments:
-        if segment.number not in continued:
-            chain = [segment]
-            while chain[-1].number in chosen:
-                chain.append(trunk.segments[chosen[chain[-1].number]])
-            chains.append(chain)
-    return chains
-
-
 def _find_in_chain(trunk: Trunk, chain: Sequence[Segment]) -> Iterator[Run]:
-    pieces = list(_split_into_pieces(trunk, chain))
-    tokens = [[_token(trunk, segment) for segment in piece] for piece in pieces]
-    units: Counter[tuple[Hashable, ...]] = Counter()
+    openings = {
+        segment.number: before.join
+        for before, segment in pairwise(chain)
+        if before.join is not None and before.join.puts_beside
+    }
+    kinds = _kinds_of_segments(chain, openings)
+    pieces = list(_split_into_pieces(chain))
+    tokens = [[kinds[segment.number] for segment in piece] for piece in pieces]
+    units: Counter[tuple[int, ...]] = Counter()
     for piece, row in zip(pieces, tokens, strict=True):
         for start, period, count in _repeats_of_piece(piece, row):
             units[tuple(row[start : start + period])] += period * count
@@ -92,7 +90,35 @@ def _find_in_chain(trunk: Trunk, chain: Sequence[Segment]) -> Iterator[Run]:
         products = sum(len(segment.products) for _, group in occurrences[:1] for segment in group)
         if len(occurrences) > 1 and products >= _FEWEST_PRODUCTS:
             taken.update(segment.number for _, group in occurrences for segment in group)
-            yield Run(tuple(_number_stages(trunk, occurrences)))
+            yield _complete(trunk, Run(tuple(_number_stages(trunk, occurrences, openings))))
+
+
+def _kinds_of_segments(chain: Sequence[Segment], openings: Mapping[int, Join]) -> dict[int, int]:
+    """By number of a segment: its kind. Both or neither start where a skip ends, and their products are alike."""
+    kinds: dict[int, int] = {}
+    examples: list[tuple[bool, Token]] = []
+    for segment in chain:
+        skipped = segment.number in openings
+        alike = (
+            kind for kind, (flag, token) in enumerate(examples) if flag == skipped and are_alike(token, segment.token)
+        )
+        kind = next(alike, None)
+        if kind is None:
+            kind = len(examples)
+            examples.append((skipped, segment.token))
+        kinds[segment.number] = kind
+    return kinds
+
+
+def are_alike(first: Token, second: Token) -> bool:
+    """Whether tokens are equal, or one lacks little of the other: the first block of a network may have one more."""
+    if first == second:
+        return True
+    (count, *short), (other_count, *long) = sorted((first, second), key=len)
+    if count != other_count or len(short) < _FEWEST_PRODUCTS or len(short) < _LEAST_SHARE * len(long):
+        return False
+    rest = iter(long)
+    return all(product in rest for product in short)
 
 
 def _repeats_of_piece(piece: Sequence[Segment], row: Sequence[Hashable]) -> list[tuple[int, int, int]]:
@@ -104,8 +130,8 @@ def _repeats_of_piece(piece: Sequence[Segment], row: Sequence[Hashable]) -> list
     return loose
 
 
-def _split_into_pieces(trunk: Trunk, chain: Sequence[Segment]) -> Iterator[list[Segment]]:
-    """Segments that nothing but a norm lies between."""
+def _split_into_pieces(chain: Sequence[Segment]) -> Iterator[list[Segment]]:
+    """Segments that nothing but a norm lies between; a single product, such as a downsampling, cuts."""
     piece: list[Segment] = []
     for segment in chain:
         if segment.is_residual or len(segment.products) >= _FEWEST_PRODUCTS:
@@ -115,13 +141,6 @@ def _split_into_pieces(trunk: Trunk, chain: Sequence[Segment]) -> Iterator[list[
             piece = []
     if piece:
         yield piece
-
-
-def _token(trunk: Trunk, segment: Segment) -> Hashable:
-    """Segments of equal tokens are of one kind: equal products, and both or neither start where a skip ends."""
-    before = trunk.before.get(segment.number)
-    join = trunk.segments[before].join if before is not None else None
-    return segment.token, join is not None and join.puts_beside
 
 
 def find_tandem_repeats(tokens: Sequence[Hashable]) -> Iterator[tuple[int, int, int]]:
@@ -177,14 +196,24 @@ def _occurrences(unit: tuple[Hashable, ...], row: Sequence[Hashable], taken: Seq
             start += 1
 
 
-def _number_stages(trunk: Trunk, occurrences: Sequence[tuple[int, Sequence[Segment]]]) -> Iterator[Block]:
+def _number_stages(
+    trunk: Trunk, occurrences: Sequence[tuple[int, Sequence[Segment]]], openings: Mapping[int, Join]
+) -> Iterator[Block]:
     """A stage begins in another piece of the chain, and where the last product has another width."""
     marks = [(piece, width_of(trunk.flow, _last_product(group))) for piece, group in occurrences]
     stage = 0
     for index, (_, group) in enumerate(occurrences):
         stage += index > 0 and marks[index] != marks[index - 1]
-        yield Block(tuple(group), stage)
+        yield Block(tuple(group), stage, openings.get(group[0].number))
 
 
-def _last_product(group: Sequence[Segment]) -> object:
+def _last_product(group: Sequence[Segment]) -> Node:
     return [node for segment in group for node in segment.products][-1]
+
+
+def _complete(trunk: Trunk, run: Run) -> Run:
+    """With the norm behind the last layer as part of it, if the layers before have one too."""
+    earlier = [block.segments[-1].tail for block in run.blocks[:-1]]
+    if earlier and earlier[-1] and not run.last.tail:
+        complete_tail(trunk, run.last, earlier[-1])
+    return run

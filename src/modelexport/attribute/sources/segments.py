@@ -41,6 +41,7 @@ class Segment:
     products: list[Node] = field(default_factory=list)
     token: Token = ()
     sizes: Token = ()
+    tail: tuple[str, ...] = ()
 
     @property
     def is_residual(self) -> bool:
@@ -65,6 +66,11 @@ class Trunk:
         return len(self.segments)
 
     @cached_property
+    def position(self) -> Mapping[str, int]:
+        """By node key: its place in canonical order."""
+        return {node.key: index for index, node in enumerate(self.order)}
+
+    @cached_property
     def before(self) -> Mapping[int, int]:
         ends = {segment.end: segment.number for segment in self.segments}
         return {segment.number: ends[segment.start] for segment in self.segments if segment.start in ends}
@@ -82,10 +88,15 @@ def cut_trunk(flow: RoleFlow) -> Trunk:
             segments[number].members.append(node)
     for segment in segments:
         beside = _nodes_of_shortcut(flow, segment)
-        segment.products = [node for node in segment.members if is_weighted(flow, node) and node.key not in beside]
-        segment.token = _describe(flow, segment)
-        segment.sizes = tuple(_weight_shape(flow, node) for node in segment.products)
+        describe_products(flow, segment, beside)
     return Trunk(flow, order, segments, number_of)
+
+
+def describe_products(flow: RoleFlow, segment: Segment, beside: frozenset[str] = frozenset()) -> None:
+    """Fill in what is multiplied in a segment; `beside` is left out."""
+    segment.products = [node for node in segment.members if is_weighted(flow, node) and node.key not in beside]
+    segment.token = _describe(flow, segment)
+    segment.sizes = tuple(_weight_shape(flow, node) for node in segment.products)
 
 
 def _make_segments(flow: RoleFlow, order: Sequence[Node], joins: Sequence[Join]) -> list[Segment]:
@@ -129,20 +140,31 @@ def _assign_nodes(flow: RoleFlow, order: Sequence[Node], segments: Sequence[Segm
         first[node.key] = min(numbers, default=behind)
         if len(numbers) > 1 or any(reader.key in shared for reader in readers):
             shared.add(node.key)
-    number_of: dict[str, int] = {}
-    producers = flow.graph.producers
+    number_of = {node.key: first[node.key] for node in order if node.key not in shared}
     for node in order:
         number = first[node.key]
-        if node.key in shared and number < behind:
-            start = segments[number].start
-            reads = reads_of(flow.graph, node)
-            made_inside = (number_of.get(producers[value].key) == number for value in reads if value in producers)
-            if node.key not in flow.graph.computed or not (start in reads or any(made_inside)):
-                continue
-        elif node.key in shared:
-            continue
-        number_of[node.key] = number
+        if node.key in shared and number < behind and _is_made_inside(flow, node, segments[number], number_of):
+            number_of[node.key] = number
+    for node in reversed(order):  # constants of what was found to be inside
+        if node.key not in number_of:
+            readers = {number_of.get(reader.key) for value in node.outputs for reader in _main_readers(flow, value)}
+            number_in_common = readers.pop() if len(readers) == 1 else None
+            if number_in_common is not None:
+                number_of[node.key] = number_in_common
     return number_of
+
+
+def _is_made_inside(flow: RoleFlow, node: Node, segment: Segment, number_of: Mapping[str, int]) -> bool:
+    """Whether a node reads what its segment starts from, or something that was made of that."""
+    reads = reads_of(flow.graph, node)
+    makers = (flow.graph.producers[value] for value in reads if value in flow.graph.producers)
+    inside = (maker for maker in makers if number_of.get(maker.key) == segment.number)
+    # Constants and weights are inside too, but nothing is made of the start by reading them.
+    return segment.start in reads or any(_varies(flow, maker) for maker in inside)
+
+
+def _varies(flow: RoleFlow, node: Node) -> bool:
+    return node.op_type != "Constant" and bool(set(node.inputs) - flow.graph.initializers.keys())
 
 
 def _main_readers(flow: RoleFlow, value: str) -> list[Node]:
@@ -180,16 +202,16 @@ def _nodes_of_shortcut(flow: RoleFlow, segment: Segment) -> frozenset[str]:
 def _describe(flow: RoleFlow, segment: Segment) -> Token:
     """The products with weights, and how many products of two computed values there are: two make an attention."""
     unweighted = sum(node.key in flow.products and not is_weighted(flow, node) for node in segment.members)
-    return (*(_describe_product(flow, node) for node in segment.products), unweighted)
+    return unweighted, *(_describe_product(flow, node) for node in segment.products)
 
 
 def _describe_product(flow: RoleFlow, node: Node) -> tuple[object, ...]:
-    """The kind of a product, sizes left out: `("Conv", 4, (3, 3), False)`."""
+    """The kind of a product, sizes left out: `("Conv", True, False)` for a kernel of more than one, in one group."""
     shape = _weight_shape(flow, node)
     if node.op_type not in CONVOLUTIONS:
         return (family(node.op_type),)
     kernel = shape[2:] or integers(node, "kernel_shape")
-    return family(node.op_type), tuple(kernel), integer(node, "group", 1) > 1
+    return family(node.op_type), any(size > 1 for size in kernel), integer(node, "group", 1) > 1
 
 
 def width_of(flow: RoleFlow, node: Node) -> int:

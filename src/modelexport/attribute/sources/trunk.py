@@ -35,6 +35,7 @@ from modelexport.graph.operators import (
 # Nobody keeps more shortcuts open than this; past it, marks are dropped rather than carried along for ever.
 _MOST_MARKS = 96
 _ARITHMETIC = Trait.UNARY | Trait.BROADCAST | Trait.MOVEMENT | Trait.PASS_THROUGH
+_SCALING = frozenset({"Add", "Sub", "Mul", "Div"})
 _ARITHMETIC |= Trait.REDUCTION | Trait.GLOBAL_POOL | Trait.NORMALIZATION | Trait.SOFTMAX
 
 
@@ -112,15 +113,15 @@ class ShortcutFinder:
         for position, node in enumerate(self.order):
             if node.key in self.flow.graph.computed:
                 self._visit(position, node)
-        return [self._start_at_join(join) for join in self.joins.values() if not self._is_summed_on(join)]
+        return [self._move_fork(join) for join in self.joins.values() if not self._is_summed_on(join)]
 
-    def _start_at_join(self, join: Join) -> Join:
-        """With the fork moved back over casts and quantizers to the join before, if that is where they lead."""
+    def _move_fork(self, join: Join) -> Join:
+        """With the fork before casts and quantizers: these belong to what reads them."""
         value = join.fork
         while value not in self.joins:
             maker = self.flow.graph.producers.get(value)
-            if maker is None or not is_passing(maker):
-                return join
+            if maker is None or not is_passing(maker) or value != maker.outputs[0]:
+                break
             value = maker.inputs[0]
         return replace(join, fork=value)
 
@@ -166,14 +167,14 @@ class ShortcutFinder:
                 products, value = 1, product.data
             elif maker.op_type in NORMALIZATIONS and maker.op_type not in SUMMANDS or maker.op_type in POOLS:
                 value = maker.inputs[0]
-            elif maker.op_type == "Add" and (biased := self._biased(maker)):
-                value = biased
+            elif maker.op_type in _SCALING and (scaled := self._scaled(maker)):
+                value = scaled
             else:
                 break
         return value if products else ""
 
-    def _biased(self, node: Node) -> str:
-        """The operand of an addition that is not a weight, if the other one is."""
+    def _scaled(self, node: Node) -> str:
+        """The operand that is not a weight, if the other one is: a bias, or a norm that became arithmetic."""
         computed = [value for value in node.inputs if value in self.flow.graph.computed]
         return computed[0] if len(computed) == 1 else ""
 
@@ -216,8 +217,6 @@ class ShortcutFinder:
 
     def _fork_of(self, node: Node, short: str, branch: str, *, beside: bool) -> str:
         """Where the shortcut began that ends in one operand while the other is made of the same; empty if nowhere."""
-        if branch != _MADE and self.flow.origin(short).sources == self.flow.origin(branch).sources:
-            return ""  # a function written as a polynomial
         marks = self._branch_marks(node, branch)
         for fork in self._carried(short):
             mark = marks.get(fork)
@@ -225,8 +224,11 @@ class ShortcutFinder:
                 return fork
         start = "" if beside else self._shortcut(short)
         mark = marks.get(start)
-        longer = mark is not None and mark.mixed and mark.last_join < 0 and self._shortcut(branch) != start
-        return start if longer else ""
+        if mark is None or not mark.mixed or mark.last_join >= 0 or self._shortcut(branch) == start:
+            return ""
+        # A function written as a polynomial has the same product in all of its terms.
+        same = branch != _MADE and self.flow.origin(short).sources == self.flow.origin(branch).sources
+        return "" if same else start
 
     def _branch_marks(self, node: Node, branch: str) -> _Marks:
         """Marks on an operand; where a convolution adds to what it makes, on that."""
