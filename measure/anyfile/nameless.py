@@ -34,7 +34,8 @@ def old_key(key: str, names: Mapping[str, str]) -> str:
 
 
 def _values(graph: onnx.GraphProto) -> Iterator[str]:
-    yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer))
+    yield from (value.name for value in (*graph.input, *graph.output))
+    yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:
         yield from filter(None, node.output)
         for body in subgraphs(node):
@@ -44,7 +45,8 @@ def _values(graph: onnx.GraphProto) -> Iterator[str]:
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     del graph.value_info[:]
     graph.ClearField("metadata_props")
-    for value in (*graph.input, *graph.output, *graph.initializer):
+    values: list[onnx.ValueInfoProto | onnx.TensorProto] = [*graph.input, *graph.output, *graph.initializer]
+    for value in values:
         value.name = names[value.name]
         value.ClearField("metadata_props")
     for node in graph.node:

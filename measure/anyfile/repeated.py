@@ -1,8 +1,8 @@
 """Repeated networks: architectures with enough layers that their number says something, and what their layers are.
 
-    bert    five layers of class BertLayer
-    swin    stages of one, two and three layers of class SwinLayer
-    unet    blocks on the way down, blocks on the way up
+bert    five layers of class BertLayer
+swin    stages of one, two and three layers of class SwinLayer
+unet    blocks on the way down, blocks on the way up
 """
 
 from __future__ import annotations
@@ -81,11 +81,23 @@ ROWS = (
     Repeated("pvt", ("PvtLayer",), {"depths": [2, 2, 3, 2]}),
     Repeated("segformer", ("SegformerLayer",), {"depths": [2, 2, 3, 2], "hidden_sizes": [8, 8, 16, 16]}),
     Repeated("poolformer", ("PoolFormerLayer",), {"depths": [2, 2, 4, 2]}),
-    Repeated("detr", ("ResNetBottleNeckLayer", "DetrEncoderLayer", "DetrDecoderLayer"), {**_SEQ2SEQ, "backbone_config": _BACKBONE}),
+    Repeated(
+        "detr",
+        ("ResNetBottleNeckLayer", "DetrEncoderLayer", "DetrDecoderLayer"),
+        {**_SEQ2SEQ, "backbone_config": _BACKBONE},
+    ),
     Repeated("wav2vec2", ("Wav2Vec2EncoderLayer",), _FIVE),
     Repeated("ast", ("ASTLayer",), _FIVE),
-    Repeated("clip", ("CLIPEncoderLayer",), {"text_config": {"num_hidden_layers": 4}, "vision_config": {"num_hidden_layers": 5}}),
-    Repeated("llava", ("CLIPEncoderLayer", "LlamaDecoderLayer"), {"text_config": {"num_hidden_layers": 4}, "vision_config": {"num_hidden_layers": 5}}),
+    Repeated(
+        "clip",
+        ("CLIPEncoderLayer",),
+        {"text_config": {"num_hidden_layers": 4}, "vision_config": {"num_hidden_layers": 5}},
+    ),
+    Repeated(
+        "llava",
+        ("CLIPEncoderLayer", "LlamaDecoderLayer"),
+        {"text_config": {"num_hidden_layers": 4}, "vision_config": {"num_hidden_layers": 5}},
+    ),
     Repeated("unet", ("DoubleConvolution",)),
     Repeated("residual-unet", ("ResidualBlock",)),
     Repeated("mixer", ("MixerLayer",)),
@@ -166,8 +178,8 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
         y = self.convolutions[0](nn.functional.silu(self.norms[0](x))) + self.time(time)[:, :, None, None]
-        shortcut: Tensor = self.shortcut(x)
-        return shortcut + self.convolutions[1](nn.functional.silu(self.norms[1](y)))
+        made: Tensor = self.shortcut(x) + self.convolutions[1](nn.functional.silu(self.norms[1](y)))
+        return made
 
 
 class ResidualUNet(nn.Module):
@@ -177,9 +189,14 @@ class ResidualUNet(nn.Module):
         super().__init__()
         self.time = nn.Sequential(nn.Linear(8, 16), nn.SiLU(), nn.Linear(16, 16))
         self.stem = nn.Conv2d(3, 8, 3, padding=1)
-        self.down = nn.ModuleList(ResidualBlock(*sizes) for sizes in ((8, 8), (8, 8), (8, 16), (16, 16), (16, 32), (32, 32)))
+        self.down = nn.ModuleList(
+            ResidualBlock(*sizes) for sizes in ((8, 8), (8, 8), (8, 16), (16, 16), (16, 32), (32, 32))
+        )
         self.shrink = nn.ModuleList(nn.Conv2d(width, width, 3, 2, 1) for width in (8, 16))
-        self.up = nn.ModuleList(ResidualBlock(*sizes) for sizes in ((64, 32), (64, 32), (48, 16), (32, 16), (24, 8), (16, 8)))
+        self.middle = nn.Conv2d(32, 32, 3, padding=1)
+        self.up = nn.ModuleList(
+            ResidualBlock(*sizes) for sizes in ((64, 32), (64, 32), (48, 16), (32, 16), (24, 8), (16, 8))
+        )
         self.grow = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for width in (32, 16))
         self.norm, self.head = nn.GroupNorm(4, 8), nn.Conv2d(8, 3, 3, padding=1)
 
@@ -192,6 +209,7 @@ class ResidualUNet(nn.Module):
                 x = self.shrink[number // 2 - 1](x)
             x = block(x, time)
             skips.append(x)
+        x = torch.relu(self.middle(x))
         for number, block in enumerate(self.up):
             if number in (2, 4):
                 x = self.grow[number // 2 - 1](nn.functional.interpolate(x, scale_factor=2.0))

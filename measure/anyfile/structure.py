@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import modelexport as mx
 from measure.anyfile.nameless import old_key, remove_names
+from measure.anyfile.plain_networks import PLAIN
 from measure.anyfile.repeated import ROWS, Repeated, export_repeated
+from measure.corpus.rows import EXPORTERS
 from measure.workers import BUILD
 from modelexport.attribute.sources.structure import read_structure
 from modelexport.errors import ModelExportError
@@ -28,12 +32,14 @@ from modelexport.record.provenance import Attribution, Provenance
 FOLDER = BUILD / "structure"
 _LAYER = re.compile(r"(.*?)(?:stages\.(\d+)\.)?layers\.(\d+)(?:\.|$)")
 
+LEAST_COUNTED, LEAST_RIGHT = 27 / 30, 0.92
+
 Place = tuple[str, int]  # a run, and the number of a layer in it
 
 
 @dataclass(frozen=True)
 class Score:
-    """One file: layers by run, as they are and as they were found, and how many nodes in layers are in the right one."""
+    """One file: layers by run, as they are and as they were found; nodes in layers, and those in the right one."""
 
     name: str
     true_layers: Mapping[str, int]
@@ -63,9 +69,11 @@ def score_file(name: str, file: TaggedFile, classes: Sequence[str]) -> Score:
     nameless, names = remove_names(file.proto)
     reading = read_structure(index_model(nameless))
     paths = {} if reading is None else {old_key(key, names): path[0] for key, path in reading.nodes.items()}
-    layers = number_layers({key: path for key, path in paths.items()}, file)
+    layers = number_layers(paths)
     same_run = match_runs(truth, layers)
-    right = sum(key in layers and (same_run.get(layers[key][0]), layers[key][1]) == place for key, place in truth.items())
+    right = sum(
+        key in layers and (same_run.get(layers[key][0]), layers[key][1]) == place for key, place in truth.items()
+    )
     return Score(name, count_layers(truth.values()), count_layers(layers.values()), len(truth), right)
 
 
@@ -97,7 +105,7 @@ def true_places(provenance: Provenance, classes: Sequence[str]) -> dict[str, Pla
     return {key: numbers[call] for key, call in calls.items() if call is not None}
 
 
-def number_layers(paths: Mapping[str, str], file: TaggedFile) -> dict[str, Place]:
+def number_layers(paths: Mapping[str, str]) -> dict[str, Place]:
     """The same of paths that were found, numbers of stages and layers in one row."""
     matches = {key: match for key, path in paths.items() if (match := _LAYER.match(path)) is not None}
     identities = {key: (match[1], int(match[2] or 0), int(match[3])) for key, match in matches.items()}
@@ -123,22 +131,52 @@ def count_layers(places: Iterable[Place]) -> dict[str, int]:
     return dict(Counter(run for run, _ in set(places)))
 
 
-def main(names: Sequence[str]) -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
+def score_plain(name: str, exporter: str, folder: Path = FOLDER) -> Sequence[str]:
+    """Layers that are found in a network that has none."""
+    path = folder / f"{name.replace(' ', '_')}-{exporter}.onnx"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        build, example = PLAIN[name]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            mx.export(build().eval(), path, inputs=(example(),), exporter=exporter, no_check=True)
+    nameless, _ = remove_names(open_tagged(path).proto)
+    reading = read_structure(index_model(nameless))
+    return () if reading is None else sorted({path for paths in reading.nodes.values() for path in paths})
+
+
+def measure_structure(names: Sequence[str], exporters: Sequence[str], folder: Path = FOLDER) -> bool:
+    """Print a line for each network and each exporter that can export it, and whether all figures are reached."""
+    scores = []
     for row in ROWS:
-        for exporter in ("torchscript", "dynamo"):
-            path = folder / f"{row.name}-{exporter}.onnx"
-            if (names and row.name not in names) or not path.exists():
-                continue
-            try:
-                score = score_file(f"{row.name} {exporter}", open_tagged(path), row.layers)
-            except Exception as error:
-                import traceback
-                traceback.print_exc()
-                continue
-            share = score.right / max(score.nodes, 1)
-            sys.stdout.write(f"{'ok ' if score.counted else 'BAD'} {share:6.1%} {score.name:24} {dict(score.true_layers)} {dict(score.layers)}\n")
+        for exporter in exporters if not names or row.name in names else ():
+            path = export_once(row, exporter, folder)
+            if path is not None:
+                scores.append(score_file(f"{row.name}, {exporter}", open_tagged(path), row.layers))
+                sys.stdout.write(f"{describe(scores[-1])}\n")
+    invented = {} if names else {name: score_plain(name, exporters[0], folder) for name in PLAIN}
+    for name, paths in invented.items():
+        sys.stdout.write(f"{name}: {len(paths)} invented\n")
+    counted, nodes, right = sum(score.counted for score in scores), sum(_nodes(scores)), sum(_right(scores))
+    sys.stdout.write(
+        f"layers counted right in {counted} of {len(scores)} files; {right / nodes:.1%} of nodes in layers\n"
+    )
+    return counted >= LEAST_COUNTED * len(scores) and right >= LEAST_RIGHT * nodes and not any(invented.values())
+
+
+def _nodes(scores: Sequence[Score]) -> list[int]:
+    return [score.nodes for score in scores]
+
+
+def _right(scores: Sequence[Score]) -> list[int]:
+    return [score.right for score in scores]
+
+
+def describe(score: Score) -> str:
+    share = score.right / max(score.nodes, 1)
+    counts = "right" if score.counted else f"{dict(score.layers)} in place of {dict(score.true_layers)}"
+    return f"{score.name:28} {share:6.1%}   number of layers: {counts}"
 
 
 if __name__ == "__main__":
-    main(sys.argv[2:])
+    sys.exit(not measure_structure(sys.argv[1:], EXPORTERS))

@@ -219,6 +219,7 @@ SUMMANDS: Mapping[str, tuple[int, ...]] = {
     "SkipLayerNormalization": (0, 1),
     "SkipSimplifiedLayerNormalization": (0, 1),
     "SkipGroupNorm": (0, 3),
+    "Conv": (-1, 3),  # in blocked layout
     "FusedConv": (-1, 3),
     "NhwcFusedConv": (-1, 3),
 }

@@ -1,7 +1,7 @@
 """Chains: segments in the order in which they follow each other, with what lies between them put where it belongs.
 
-    join ─► LayerNorm ─► fork       no product between: the tail of the segment before (post-norm, Relu of a ResNet)
-    x ─► a a T ─► x ─► a a T ─► …   stretches that hold a repeated group are split: a a, T, a a, T
+join ─► LayerNorm ─► fork       no product between: the tail of the segment before (post-norm, Relu of a ResNet)
+x ─► a a T ─► x ─► a a T ─► …   stretches that hold a repeated group are split: a a, T, a a, T
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ def _follow(trunk: Trunk) -> list[list[Segment]]:
     return chains
 
 
-
 def _attach_tails(trunk: Trunk, chain: Sequence[Segment]) -> list[Segment]:
     """A stretch without products behind a residual segment becomes part of that."""
     attached: list[Segment] = []
@@ -81,7 +80,9 @@ def complete_tail(trunk: Trunk, segment: Segment, operators: Sequence[str]) -> N
     """Give the last segment of a run the tail that those before have: nothing forks behind it that would say so."""
     graph, position = trunk.flow.graph, trunk.position
     missing, values, tail = Counter(operators), {segment.end}, list[Node]()
-    waiting = [(position[reader.key], reader) for reader in graph.consumers.get(segment.end, ()) if reader.key in position]
+    waiting = [
+        (position[reader.key], reader) for reader in graph.consumers.get(segment.end, ()) if reader.key in position
+    ]
     while waiting and missing.total():
         waiting.sort(key=lambda item: -item[0])
         _, node = waiting.pop()

@@ -1,8 +1,8 @@
 """Runs of layers beside each other: what they are to each other, and what lies around them.
 
-    encoder ─────────┬──────┬──────┐          every layer of the second reads the end of the first, its start does not
-    decoder.0 ─► ◄───┘  .1 ◄┘  .2 ◄┘
-    down.0 ─► down.1 ─► … ─► Concat ─► up.0   every layer of the second starts where a value of the first is put beside
+encoder ─────────┬──────┬──────┐          every layer of the second reads the end of the first, its start does not
+decoder.0 ─► ◄───┘  .1 ◄┘  .2 ◄┘
+down.0 ─► down.1 ─► … ─► Concat ─► up.0   every layer of the second starts where a value of the first is put beside
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def _attends_to(trunk: Trunk, run: Run, source: int, made_of: Mapping[str, int])
         return False
     # The first block itself is made of the other run; what is made of it is inside.
     inside = {output for block in run.blocks for node in block.nodes for output in node.outputs}
-    return all(any(made_of.get(value, 0) & source for value in _read_from_outside(trunk, block, inside)) for block in run.blocks)
+    return all(
+        any(made_of.get(value, 0) & source for value in _read_from_outside(trunk, block, inside))
+        for block in run.blocks
+    )
 
 
 def _read_from_outside(trunk: Trunk, block: Block, inside: set[str]) -> Iterator[str]:

@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from modelexport.attribute.roles.value_origins import RoleFlow
-from modelexport.attribute.sources.trunk import Join, ShortcutFinder, is_weighted, order_canonically, reads_of
+from modelexport.attribute.sources.trunk import (
+    Join,
+    ShortcutFinder,
+    is_weighted,
+    operands_of,
+    order_canonically,
+    reads_of,
+)
 from modelexport.graph.constants import integer, integers
 from modelexport.graph.index import Node
 from modelexport.graph.operators import CONVOLUTIONS, family
@@ -147,10 +154,12 @@ def _assign_nodes(flow: RoleFlow, order: Sequence[Node], segments: Sequence[Segm
             number_of[node.key] = number
     for node in reversed(order):  # constants of what was found to be inside
         if node.key not in number_of:
-            readers = {number_of.get(reader.key) for value in node.outputs for reader in _main_readers(flow, value)}
-            number_in_common = readers.pop() if len(readers) == 1 else None
-            if number_in_common is not None:
-                number_of[node.key] = number_in_common
+            numbers_read = {
+                number_of.get(reader.key) for value in node.outputs for reader in _main_readers(flow, value)
+            }
+            common = numbers_read.pop() if len(numbers_read) == 1 else None
+            if common is not None:
+                number_of[node.key] = common
     return number_of
 
 
@@ -183,7 +192,7 @@ def _nodes_of_shortcut(flow: RoleFlow, segment: Segment) -> frozenset[str]:
     beside: set[str] = set()
     join = segment.join
     inside = {node.key for node in segment.members}
-    for operand in join.node.inputs:
+    for operand in operands_of(join.node):
         passed: set[str] = set()
         value, products = operand, 0
         while (maker := flow.graph.producers.get(value)) is not None and value != join.fork and maker.key in inside:

@@ -35,6 +35,8 @@ from modelexport.graph.operators import (
 # Nobody keeps more shortcuts open than this; past it, marks are dropped rather than carried along for ever.
 _MOST_MARKS = 96
 _ARITHMETIC = Trait.UNARY | Trait.BROADCAST | Trait.MOVEMENT | Trait.PASS_THROUGH
+# What a shortcut may hold around its product; norms that add are joins.
+_BESIDE_PRODUCT = (NORMALIZATIONS - SUMMANDS.keys()) | POOLS
 _SCALING = frozenset({"Add", "Sub", "Mul", "Div"})
 _ARITHMETIC |= Trait.REDUCTION | Trait.GLOBAL_POOL | Trait.NORMALIZATION | Trait.SOFTMAX
 
@@ -129,7 +131,7 @@ class ShortcutFinder:
         """Values that a join may come back to, with the position of the last one."""
         last: dict[str, int] = {}
         for position, node in enumerate(self.order):
-            for operand in _operands(node):
+            for operand in operands_of(node):
                 for start in (self.plain(operand), self._shortcut(operand)):
                     if self._can_fork(start):
                         last[start] = position
@@ -163,9 +165,9 @@ class ShortcutFinder:
             if maker is None:
                 break
             product = self.flow.products.get(maker.key)
-            if product is not None and product.weight and not products and SUMMANDS.get(maker.op_type) is None:
+            if product is not None and product.weight and not products and not operands_of(maker):
                 products, value = 1, product.data
-            elif maker.op_type in NORMALIZATIONS and maker.op_type not in SUMMANDS or maker.op_type in POOLS:
+            elif maker.op_type in _BESIDE_PRODUCT:
                 value = maker.inputs[0]
             elif maker.op_type in _SCALING and (scaled := self._scaled(maker)):
                 value = scaled
@@ -208,7 +210,7 @@ class ShortcutFinder:
 
     def _find_join(self, node: Node, position: int) -> Join | None:
         beside = node.op_type == "Concat"
-        operands = _operands(node)
+        operands = operands_of(node)
         for short in operands:
             for branch in operands:
                 if short != branch and (fork := self._fork_of(node, short, branch, beside=beside)):
@@ -261,7 +263,8 @@ class ShortcutFinder:
 _MADE = "\0made"  # stands for what a convolution makes before it adds; no name of a value
 
 
-def _operands(node: Node) -> tuple[str, ...]:
+def operands_of(node: Node) -> tuple[str, ...]:
+    """What a node adds to each other or puts beside each other; nothing if it does neither."""
     if node.op_type in ("Concat", "Sum"):
         return tuple(dict.fromkeys(filter(None, node.inputs)))
     indices = SUMMANDS.get(node.op_type, ())
