@@ -1,0 +1,119 @@
+"""Parameter names: an initializer that is called as in a `state_dict` says which module holds it.
+
+    encoder.layer.0.fc.weight            -> encoder.layer.0.fc
+    encoder.layer.0.fc.weight_quantized  -> encoder.layer.0.fc     (what quantizers append stays behind the last dot)
+    val_45, onnx::MatMul_337, p2o.Add.3  -> nothing: numbered by an exporter
+
+A node that reads a module's weight was, as a rule, issued by that module; so were the nodes that only rearrange the
+weight for it (Transpose, DequantizeLinear). Exporters transpose weights in advance and name them anew, so a product may
+be known by its bias alone:
+
+    x ─► MatMul(val_45) ─► Add(encoder.layer.0.fc.bias)            both are encoder.layer.0.fc's
+
+Exporters store equal tensors once. A weight with several readers may have got there that way, and proves less.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from modelexport.attribute.sources.reading import Reading
+from modelexport.graph.index import KEY_SEPARATOR, Graph, Node
+from modelexport.graph.operators import CARRIERS, is_product
+from modelexport.record.hierarchy import parent_path
+from modelexport.record.provenance import Confidence
+
+PARAMETERS = "parameter names"
+SHARED_PARAMETERS = "names of shared parameters"
+BIASES = "names of biases"
+# Dotted, and with a word at its end: attributes of modules have names, only lists are numbered.
+_PARAMETER = re.compile(r"[A-Za-z_]\w*(\.\w+)*\.[A-Za-z_]\w*")
+# What quantizers put between a weight and its reader, besides operators that only move data.
+_WEIGHT_STEPS = CARRIERS | {"DequantizeLinear", "QuantizeLinear"}
+
+
+def module_of_parameter(value: str) -> str | None:
+    """The path of the module that holds a parameter of this name; None if it is no such name."""
+    name = value.rpartition(KEY_SEPARATOR)[2]
+    return parent_path(name) if _PARAMETER.fullmatch(name) else None
+
+
+@dataclass(frozen=True)
+class ParameterUses:
+    """Which values of a graph are parameters of a module, and which nodes read them."""
+
+    graph: Graph
+
+    @cached_property
+    def modules(self) -> Mapping[str, str]:
+        """By value: the module that it is a parameter of. A copy of a de-duplicated weight bears the name of its own.
+
+        Identity(encoder.layer.0.norm.weight) ─► encoder.layer.1.norm.weight      TorchScript stores equal weights once
+        """
+        modules = {name: path for name in self.graph.initializers if (path := module_of_parameter(name)) is not None}
+        for node in self.graph.nodes:
+            if self._is_weight_step(node, modules):
+                own = module_of_parameter(node.outputs[0]) if node.op_type == "Identity" else None
+                source = next(modules[value] for value in node.inputs if value in modules)
+                modules[node.outputs[0]] = own or source
+        return modules
+
+    @cached_property
+    def known_paths(self) -> frozenset[str]:
+        return frozenset(self.modules.values())
+
+    def _is_weight_step(self, node: Node, modules: Mapping[str, str]) -> bool:
+        named = [value for value in node.inputs if value in modules]
+        stored = (value in modules or value in self.graph.initializers for value in node.inputs if value)
+        return bool(named) and node.op_type in _WEIGHT_STEPS and all(stored)
+
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[str, ...]]:
+        """By node key: the modules whose parameters it reads, or passes on."""
+        readers: dict[str, tuple[str, ...]] = {}
+        for node in self.graph.nodes:
+            passed_on = self.modules.get(node.outputs[0]) if node.outputs else None
+            read = (self.modules[value] for value in node.inputs if value in self.modules)
+            paths = (passed_on,) if passed_on is not None else tuple(dict.fromkeys(read))
+            if paths:
+                readers[node.key] = paths
+        return readers
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """Parameters that several nodes read."""
+        return frozenset(value for value in self.modules if len(self.graph.consumers.get(value, ())) > 1)
+
+    def is_certain(self, node: Node) -> bool:
+        """Whether a node reads parameters of one module, and one of them alone does."""
+        own = [value for value in node.inputs if value in self.modules]
+        return len(self.readers[node.key]) == 1 and not all(value in self.shared for value in own)
+
+
+def read_parameter_names(graph: Graph) -> Iterator[Reading]:
+    """Three readings: parameters with one reader; with several readers; products that are known by their bias."""
+    uses = ParameterUses(graph)
+    certain = {node.key for node in graph.nodes if node.key in uses.readers and uses.is_certain(node)}
+    holders = {name: (uses.modules[name],) for name in graph.initializers if name in uses.modules}
+    if not holders:
+        return
+    nodes = {key: paths for key, paths in uses.readers.items() if key in certain}
+    yield Reading(PARAMETERS, Confidence.STRONG, nodes, holders)
+    shared = {key: paths for key, paths in uses.readers.items() if key not in certain}
+    yield Reading(SHARED_PARAMETERS, Confidence.INFERRED, shared)
+    yield Reading(BIASES, Confidence.INFERRED, dict(_products_of_biases(uses, certain)))
+
+
+def _products_of_biases(uses: ParameterUses, certain: set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Products with a weight of no name, read by an addition of one named vector alone."""
+    graph = uses.graph
+    for node in graph.nodes:
+        unnamed = any(value in graph.initializers for value in node.inputs)
+        readers = graph.consumers.get(node.outputs[0], ()) if node.outputs else ()
+        if node.key in uses.readers or not unnamed or not is_product(node) or len(readers) != 1:
+            continue
+        if readers[0].op_type == "Add" and readers[0].key in certain:
+            yield node.key, uses.readers[readers[0].key]
