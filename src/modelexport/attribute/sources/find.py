@@ -36,7 +36,7 @@ from modelexport.record.hierarchy import (
     lineage_of,
     parent_path,
 )
-from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind, Origin, Provenance
+from modelexport.record.provenance import Claim, Confidence, Evidence, Origin, Provenance
 
 # The strategy of a record that was found in the file itself.
 FILE = "file"
@@ -87,7 +87,7 @@ def _claims(readings: Sequence[Reading]) -> tuple[dict[str, list[Claim]], dict[s
     for reading in readings:
         for claims, said in ((nodes, reading.nodes), (initializers, reading.initializers)):
             for key, paths in said.items():
-                evidence = Evidence(EvidenceKind.SCOPE, reading.source, reading.details.get(key, ""))
+                evidence = Evidence(reading.kind, reading.source)
                 # A weaker source that contradicts is kept, and does not weaken what a stronger one says.
                 confidence = min(reading.confidence, Confidence.INFERRED) if key in claims else reading.confidence
                 owners = tuple(map(ModuleCall, paths))

@@ -27,7 +27,7 @@ from functools import cached_property
 from modelexport.attribute.scopes import part_of
 from modelexport.attribute.sources.parameter_names import ParameterUses, dotted_path
 from modelexport.attribute.sources.reading import Reading
-from modelexport.graph.index import KEY_SEPARATOR, Graph, Node
+from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node
 from modelexport.record.hierarchy import ROOT, join, lineage_of
 from modelexport.record.provenance import Confidence
 
@@ -43,7 +43,7 @@ _FEW_EDGES = 8
 
 
 def read_node_names(graph: Graph) -> Reading | None:
-    scopes = {node.key: scopes for node in graph.nodes if (scopes := tuple(_scopes_of(node)))}
+    scopes = _scopes_by_node(graph)
     named = [scope for several in scopes.values() for scope in several]
     if not any(named) or not is_coherent(graph, scopes):
         return None
@@ -63,6 +63,17 @@ def _names_of(node: Node) -> list[str]:
     output = node.outputs[0].rpartition(KEY_SEPARATOR)[2] if node.outputs else ""
     text = next((name for name in (node.name, output) if "/" in name), "")
     return list(filter(None, text.split(";")))
+
+
+def _scopes_by_node(graph: Graph) -> dict[str, tuple[_Scope, ...]]:
+    """By node key. TensorFlow names the body of a loop on its own (`while/mul`): it goes into the loop's scope."""
+    scopes = {node.key: scopes for node in graph.nodes if (scopes := tuple(_scopes_of(node)))}
+    outermost = {scope[:1] for node in graph.members.get(MAIN, ()) for scope in scopes.get(node.key, ())}
+    for node in graph.nodes:
+        owner = graph.body_owner.get(node.graph)
+        if owner in scopes and not any(scope[:1] in outermost for scope in scopes.get(node.key, ())):
+            scopes[node.key] = tuple((*scopes[owner][0], *scope) for scope in scopes.get(node.key, ((),)))
+    return scopes
 
 
 def _scopes_of(node: Node) -> Iterator[_Scope]:

@@ -25,7 +25,7 @@ from modelexport.attribute.sources.reading import Reading
 from modelexport.graph.index import KEY_SEPARATOR, Graph, Node
 from modelexport.graph.operators import CARRIERS, is_passing, is_product
 from modelexport.record.hierarchy import parent_path
-from modelexport.record.provenance import Confidence
+from modelexport.record.provenance import Confidence, EvidenceKind
 
 PARAMETERS = "parameter names"
 SHARED_PARAMETERS = "names of shared parameters"
@@ -119,10 +119,11 @@ def read_parameter_names(graph: Graph) -> Iterator[Reading]:
     if not uses.modules:
         return
     nodes = {key: paths for key, paths in uses.readers.items() if key in certain}
-    yield Reading(PARAMETERS, Confidence.STRONG, nodes, holders)
+    yield Reading(PARAMETERS, Confidence.STRONG, nodes, holders, kind=EvidenceKind.PARAMETER)
     shared = {key: paths for key, paths in uses.readers.items() if key not in certain}
-    yield Reading(SHARED_PARAMETERS, Confidence.INFERRED, shared)
-    yield Reading(BIASES, Confidence.INFERRED, dict(_products_of_biases(uses, certain)))
+    yield Reading(SHARED_PARAMETERS, Confidence.INFERRED, shared, kind=EvidenceKind.PARAMETER)
+    products = dict(_products_of_biases(uses, certain))
+    yield Reading(BIASES, Confidence.INFERRED, products, kind=EvidenceKind.PARAMETER)
 
 
 def _products_of_biases(uses: ParameterUses, certain: set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
