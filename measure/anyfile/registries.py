@@ -86,7 +86,7 @@ def make_pip_command(archive: Archive, requirement: Path, folder: Path) -> list[
 
 def make_npm_command(archive: Archive, folder: Path) -> list[str]:
     specification = f"{archive.package}@{archive.version}"
-    return ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", str(folder), specification]
+    return ["npm", "pack", "--loglevel=error", "--ignore-scripts", "--pack-destination", str(folder), specification]
 
 
 def _run(command: Sequence[str]) -> None:
