@@ -51,6 +51,8 @@ def infer_claims(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim],
 def _complete_norms(graph: Graph, paths: Mapping[str, str]) -> dict[str, str]:
     """The arithmetic that a normalization was taken apart into is the module's whose weight scales it."""
     completed: dict[str, str] = {}
+    if paths.keys() >= graph.computed & graph.by_key.keys():
+        return completed  # nothing is open
     for members in group_norms(trace_flow(graph)):
         known = {paths[node.key] for node in members if node.key in paths}
         if len(known) == 1:
