@@ -72,7 +72,8 @@ def test_examples_are_the_same_every_time_whatever_is_imported(request: pytest.F
     import tests.support.building  # noqa: F401 - it once had a profile of its own
 
     expected = QUICK_EXAMPLES if request.config.getoption("--quick") else EXAMPLES
-    assert (settings.default.max_examples, settings.default.derandomize) == (expected, True)
+    in_force = settings()
+    assert (in_force.max_examples, in_force.derandomize) == (expected, True)
 
 
 Lane = Callable[..., pytest.RunResult]

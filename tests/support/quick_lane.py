@@ -61,8 +61,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     yield
     if not item.config.getoption("--quick"):
         return
-    loaded = frozenset(SLOW & sys.modules.keys())
-    brought = loaded - item.config.stash.get(_LOADED, frozenset())
+    loaded = frozenset(name for name in SLOW if name in sys.modules)
+    brought = loaded - item.config.stash.setdefault(_LOADED, frozenset())
     item.config.stash[_LOADED] = loaded
     if brought:
         pytest.fail(f"{item.nodeid} imports {', '.join(sorted(brought))}: mark it slow", pytrace=False)
