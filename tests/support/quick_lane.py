@@ -62,7 +62,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     if not item.config.getoption("--quick"):
         return
     loaded = frozenset(name for name in SLOW if name in sys.modules)
-    brought = loaded - item.config.stash.get(_LOADED, frozenset[str]())
+    known: frozenset[str] = item.config.stash.get(_LOADED, frozenset())
+    brought = loaded - known
     item.config.stash[_LOADED] = loaded
     if brought:
         pytest.fail(f"{item.nodeid} imports {', '.join(sorted(brought))}: mark it slow", pytrace=False)

@@ -57,7 +57,7 @@ class Table:
 
 def squeeze(document: Any) -> str:
     """A document as text that ONNX metadata can hold."""
-    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
     return base64.b85encode(bz2.compress(text)).decode("ascii")
 
 
