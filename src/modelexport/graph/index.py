@@ -25,7 +25,14 @@ import onnx
 
 from modelexport.graph.algorithms import group_by_key
 from modelexport.graph.file.weights import storage_size
-from modelexport.graph.protos import ONNX_DOMAINS, attributes_of, constant_content, in_order, tensor_content
+from modelexport.graph.protos import (
+    ONNX_DOMAINS,
+    attributes_of,
+    constant_content,
+    in_order,
+    operator_name,
+    tensor_content,
+)
 from modelexport.record.provenance import Edges
 
 MAIN = ""
@@ -59,6 +66,11 @@ class Node:
     constant: bytes | None
     metadata: Mapping[str, str]
     overload: str = ""
+
+    @property
+    def operator(self) -> str:
+        """What to ask for traits with (`graph/operators.py`): in an unknown domain, nothing is known of an `Add`."""
+        return operator_name(self.op_type, self.domain)
 
     @property
     def function(self) -> str:
@@ -157,7 +169,7 @@ class Graph:
         dependent = set(self.inputs) - set(self.initializers)
         for node in self.nodes:
             inside = self.body_owner.get(node.graph) in dependent
-            if node.op_type not in SHAPE_READERS and (inside or any(value in dependent for value in node.inputs)):
+            if node.operator not in SHAPE_READERS and (inside or any(value in dependent for value in node.inputs)):
                 dependent.update(output for output in node.outputs if output)
                 # A subgraph may read values that the node which holds it does not.
                 dependent.update(value for owner in self.enclosing_nodes(node) for value in owner.outputs if value)

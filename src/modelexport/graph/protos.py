@@ -22,10 +22,18 @@ import onnx.numpy_helper
 
 # The domain of ONNX's own operators has two names.
 ONNX_DOMAINS = frozenset(("", "ai.onnx"))
+# ONNX Runtime's own: its operators, and ONNX's in other layouts of memory.
+MS, NCHWC, NHWC = "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"
+_KNOWN_DOMAINS = ONNX_DOMAINS | {MS, NCHWC, NHWC}
 
 
 def plain_domain(domain: str) -> str:
     return "" if domain in ONNX_DOMAINS else domain
+
+
+def operator_name(op_type: str, domain: str) -> str:
+    """`Add` where operators are what their names say; in other domains that can be anything: `my.domain::Add`."""
+    return op_type if domain in _KNOWN_DOMAINS else f"{domain}::{op_type}"
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

@@ -20,7 +20,7 @@ from functools import cached_property
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import MAIN, Graph, Node
-from modelexport.graph.operators import NCHWC
+from modelexport.graph.protos import NCHWC
 from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance

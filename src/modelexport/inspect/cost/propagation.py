@@ -111,13 +111,13 @@ class Propagation:
         weight = next((value.weight for value in op.inputs if value is not None), "")
         # Without inputs it is random, or a sequence that is built: not a constant, which was dealt with above.
         known = bool(op.inputs) and all(value.fixed for value in op.inputs if value is not None)
-        fixed = known and op.op_type not in RANDOM
+        fixed = known and op.operator not in RANDOM
         return [
             Value(
                 *self.values.with_stated(name, shapes[index] if index < len(shapes) else None, dtypes[index]),
                 content=content if index == 0 else None,
                 fixed=fixed,
-                weight=weight if index == 0 and op.op_type in SAME_WEIGHT else "",
+                weight=weight if index == 0 and op.operator in SAME_WEIGHT else "",
             )
             for index, name in enumerate(node.outputs)
         ]

@@ -243,9 +243,9 @@ class _SubgraphSearch:
             if maker.key in chain or maker.key in self.inside or maker.key in self.keys:
                 continue
             chain[maker.key] = None
-            if maker.op_type in SHAPE_READERS and all(map(self._is_there, maker.inputs)):
+            if maker.operator in SHAPE_READERS and all(map(self._is_there, maker.inputs)):
                 continue
-            if maker.op_type in SHAPE_READERS and maker.key not in self.constants:
+            if maker.operator in SHAPE_READERS and maker.key not in self.constants:
                 axes = self._axes(maker)
                 if axes is None:
                     return
@@ -264,7 +264,7 @@ class _SubgraphSearch:
     def _axes(self, maker: Node) -> tuple[ShapeAxis, ...] | None:
         """The shape of a value that is not there, from axes of the same name."""
         # `Size` reads shapes too, but it returns one number: that of no axis.
-        dims = self.types.dims(maker.inputs[0]) if maker.op_type == "Shape" else None
+        dims = self.types.dims(maker.inputs[0]) if maker.operator == "Shape" else None
         if dims is None:
             return None
         wanted = dims[self.part(maker.key)]
