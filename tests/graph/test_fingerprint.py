@@ -131,7 +131,7 @@ def test_complex_numbers_count_with_both_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("array", "telling"),
+    ("array", "distinctive"),
     [
         (numbers(0, 2, 2), True),
         (numbers(0, 3), False),
@@ -144,8 +144,8 @@ def test_complex_numbers_count_with_both_parts() -> None:
         (np.zeros((0, 3), np.float32), False),
     ],
 )
-def test_only_varied_floats_tell(array: np.ndarray, telling: bool) -> None:
-    assert fingerprint(np.asarray(array)).telling is telling
+def test_only_varied_floats_tell(array: np.ndarray, distinctive: bool) -> None:
+    assert fingerprint(np.asarray(array)).distinctive is distinctive
 
 
 def test_nothing_but_zeros_is_the_same_as_itself() -> None:

@@ -1,4 +1,5 @@
-"""The classes of the mission: exporters that are set up once, and a mapper and a query interface over one export.
+"""Classes for programs that hold an exported model: exporters that are set up once, a mapper from ONNX nodes to modules
+of the live PyTorch model, and a query interface by layer, component and kind of module.
 
     onnx_model, mapper = export_hf_model_with_semantics(model, inputs, "bert.onnx")
     mapper.get_hf_module_for_onnx_node(onnx_model.graph.node[7])           # the live nn.Module

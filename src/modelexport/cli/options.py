@@ -2,7 +2,9 @@
 
     model_argument, source_option     which file, which PyTorch model
     loading_options, repeated_options how the model is loaded and what it is fed; `made_input_options` where no model is
-    target_option, embed_option       the file that is written, and how much goes into it
+    export_options, tagging_options   how it is exported, and how its nodes are attributed and tagged
+    target_option, embed_option       the file that is written, and how much goes into it; `file_option` for other files
+    tree_options                      how much of the module tree is shown
     report_options                    --output, --format, --quiet and --verbose: the verb gets them as `report`
     verbosity_options                 --quiet and --verbose alone: the verb gets them as `verbosity`
 
@@ -144,11 +146,12 @@ def report_options(*formats: str, to_file: bool = True, keyword: str = "report")
 def spare_inputs(output: Path | None, *inputs: Path) -> None:
     """A report never goes where a model or its record is."""
     from modelexport.errors import UserError
+    from modelexport.record.document import SIDECAR_SUFFIX
 
     if output is None:
         return
     files = [path for path in inputs if path.name]  # `.` and `/` are folders, which reading them will say
-    protected = {path.resolve() for file in files for path in (file, file.with_suffix(".hierarchy.json"))}
+    protected = {path.resolve() for file in files for path in (file, file.with_suffix(SIDECAR_SUFFIX))}
     if output.resolve() in protected:
         raise UserError(f"{output} is what the report is about, or its record", "Give the report another name.")
 

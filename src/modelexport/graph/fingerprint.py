@@ -25,7 +25,7 @@ _PROJECTIONS = 4
 # Elements. Longer tensors are sampled.
 _LONGEST = 1 << 18
 # Fewer different numbers than these are met by chance.
-_TELLING = 4
+_DISTINCTIVE = 4
 _DIGEST_SIZE = 12
 
 
@@ -66,8 +66,8 @@ def _of_floats(shape: tuple[int, ...], array: np.ndarray) -> Fingerprint:
         flat = np.stack([flat.real, flat.imag], axis=-1).reshape(-1)
     squashed = squash(flat)
     sketch = _directions()[:, : len(squashed)] @ squashed
-    spread, telling = float(np.linalg.norm(squashed)), has_distinct(squashed, _TELLING)
-    return Fingerprint(shape, "float", sketch=tuple(map(float, sketch)), spread=spread, telling=telling)
+    spread, distinctive = float(np.linalg.norm(squashed)), has_distinct(squashed, _DISTINCTIVE)
+    return Fingerprint(shape, "float", sketch=tuple(map(float, sketch)), spread=spread, distinctive=distinctive)
 
 
 @cache

@@ -168,12 +168,12 @@ class ParameterMatching:
             return
         readers = list(self._reading_modules(name))
         everybody = set().union(*readers)
-        served = {*self._owners.get(self._names.get(name, ""), ())}
+        supplied = {*self._owners.get(self._names.get(name, ""), ())}
         for reader in readers:
-            parameter = "" if served & reader else self._take_absent(reader, size, name)
+            parameter = "" if supplied & reader else self._take_absent(reader, size, name)
             if parameter:
                 tied = [path for path in self._owners[parameter] if path in everybody]
-                served |= {*reader, *tied}
+                supplied |= {*reader, *tied}
                 yield HeldParameter(parameter, tuple(tied), size)
 
     def _reading_modules(self, name: str) -> Iterator[set[str]]:

@@ -1,6 +1,6 @@
 """Links: for each node after, the nodes before whose work it does; every linker adds what the ones before left open.
 
-Beside the links themselves, this has the two things that linkers ask for:
+`descent.py` has the order of linkers, and how to add one. Beside the links, this has the two things that they ask for:
 
 - Reachability: which nodes before still lead to what the graph after returns. A tool may have cut outputs off, and
   nobody stands for what only led to these.

@@ -3,7 +3,8 @@
 It is kept in *model-level* metadata, which survives optimizers that erase everything written on nodes. What repeats is
 written once and referred to by number, rows become columns (which compress far better), and what follows from the rest
 (tags, enclosing calls, call numbers) is left out. Then bzip2, then base 85, because ONNX metadata must be text.
-`Table`s of distinct values and compressed text are shared with the outline.
+`Table`s of distinct values and compressed text are shared with the outline. A change that older versions cannot read
+raises `SCHEMA_VERSION` in `provenance.py`.
 https://onnx.ai/onnx/repo-docs/MetadataProps.html
 """
 

@@ -17,6 +17,8 @@ Residual add: a value is added to what was made of it.
 
 Few marks are open at a time, so following them costs little. A shortcut may hold one product (a convolution that
 changes the shape): then what that product reads is the value.
+
+To add a kind of block: a function that returns roles by node key, and a call of it in `assign.py`.
 """
 
 from __future__ import annotations
