@@ -10,9 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.support import building  # noqa: F401 - loads the profile
+from tests.support.fingerprints import same_content
 
 from modelexport.attribute.matched_values import _FAR, _NOISE, _TOLERANCE
-from modelexport.graph.fingerprint import distance, fingerprint, same_content
+from modelexport.graph.fingerprint import distance, fingerprint
 
 SHAPES = st.lists(st.integers(1, 6), min_size=1, max_size=3).map(tuple)
 SEEDS = st.integers(0, 10_000)

@@ -41,10 +41,6 @@ def fingerprint(array: np.ndarray) -> Fingerprint:
     return _of_floats(shape, array)
 
 
-def same_content(a: Fingerprint, b: Fingerprint, tolerance: float) -> bool:
-    return a.shape == b.shape and a.kind == b.kind and distance(a, b) <= tolerance
-
-
 def distance(a: Fingerprint, b: Fingerprint) -> float:
     """How far the contents of two tensors of one kind are apart, relative to their size; 0 or infinity if exact."""
     if a.kind != "float":
