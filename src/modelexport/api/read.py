@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.errors import RecordMissing, UserError
-from modelexport.graph.file.reading import with_small_external_data
 from modelexport.graph.file.tagged_file import SIDECAR_SUFFIX, TaggedFile, open_tagged, read_sidecar
 from modelexport.inspect.analyze import Analysis, analyze_file
 from modelexport.inspect.cost.totals import count
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
 _SHOWN = 12
 # More than this is no size of a tensor in ONNX.
 _LARGEST = 2**63 - 1
-_CHANGED = (
-    "the graph was changed after its record was made, and nodes may be charged to other modules than those they belong "
-    "to: `modelexport relink` says what became of them"
-)
 
 
 def load(path: str | Path) -> Provenance:
@@ -57,7 +52,11 @@ def query(source: str | Path | Provenance, text: str) -> tuple[NodeEntry, ...]:
 
 def answer(source: str | Path | Provenance, text: str) -> Answer:
     """The same with what it was asked of, and the reason where there are no nodes."""
-    return answer_query(text, source if isinstance(source, Provenance) else load(source))
+    if isinstance(source, Provenance) or Path(source).suffix == SIDECAR_SUFFIX:
+        return answer_query(text, source if isinstance(source, Provenance) else load(source))
+    file = open_tagged(Path(source))
+    answered = answer_query(text, file.provenance_with_edges)
+    return replace(answered, remarks=(*answered.remarks, *file.stale_notes))
 
 
 def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
@@ -72,11 +71,10 @@ def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
         record = opened.provenance
     except RecordMissing:
         record = None
-    counted = count(str(source), with_small_external_data(opened), opened.graph, record, sizes)
+    counted = count(str(source), opened, record, sizes)
     # After the count, which knows the axes of all inputs by their names.
     ensure_axes(counted, sizes)
-    changed = record is not None and not opened.is_up_to_date
-    return replace(counted, notes=(*counted.notes, _CHANGED)) if changed else counted
+    return counted if record is None else replace(counted, notes=(*counted.notes, *opened.stale_notes))
 
 
 def compare(a: str | Path, b: str | Path) -> Comparison:

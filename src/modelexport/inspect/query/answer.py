@@ -134,7 +134,7 @@ _MOST_REMARKS = 10
 
 @dataclass(frozen=True)
 class Answer:
-    """`query` is as it was understood; `remarks` say why there are no nodes, if there are none."""
+    """`query` is as it was understood; `remarks` say why there are no nodes, and that a record is not up to date."""
 
     query: str
     provenance: Provenance

@@ -185,7 +185,7 @@ _ASK_VERIFY = "`modelexport verify` holds what was found against values."
 def lineage_lines(result: files.RelinkResult, *, verbose: bool = False) -> Iterator[RenderableType]:
     """A file that was made from something else is said first, and nothing of its lineage is."""
     if not result.related:
-        why = result.lineage.kinship if result.lineage.nodes else "it has no nodes"
+        why = result.lineage.overlap if result.lineage.nodes else "it has no nodes"
         yield plain(f"{result.after} was not made from {result.before}: {why}", "bold red")
         yield plain("Nothing was written. Give the tagged file that it was made from.")
         return
