@@ -37,6 +37,7 @@ def test_a_module(small_path: Path, tmp_path: Path, capsys: Captured) -> None:
     assert [node.output[0] for node in onnx.load(target).graph.node] == ["h1", "r1"]
 
 
+@pytest.mark.slow
 def test_the_file_runs(small_path: Path, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     assert run("extract", small_path, "layers.0", "layers.1", "-o", tmp_path / "part.onnx", "-q") == 0

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.errors import RecordMissing, UserError
-from modelexport.graph.file.tagged_file import SIDECAR_SUFFIX, TaggedFile, open_tagged, read_sidecar
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, read_sidecar
 from modelexport.inspect.analyze import Analysis, analyze_file
 from modelexport.inspect.cost.totals import count
 from modelexport.inspect.query.answer import Answer, answer_query
@@ -35,7 +35,7 @@ _LARGEST = 2**63 - 1
 def load(path: str | Path) -> Provenance:
     """What is known about an ONNX file, for exactly the nodes that it has; or a sidecar as it is, without tensors."""
     path = Path(path)
-    if path.suffix == SIDECAR_SUFFIX:
+    if path.suffix == ".json":
         return read_sidecar(path)
     return open_tagged(path).provenance_with_edges
 
@@ -52,7 +52,7 @@ def query(source: str | Path | Provenance, text: str) -> tuple[NodeEntry, ...]:
 
 def answer(source: str | Path | Provenance, text: str) -> Answer:
     """The same with what it was asked of, and the reason where there are no nodes."""
-    if isinstance(source, Provenance) or Path(source).suffix == SIDECAR_SUFFIX:
+    if isinstance(source, Provenance) or Path(source).suffix == ".json":
         return answer_query(text, source if isinstance(source, Provenance) else load(source))
     file = open_tagged(Path(source))
     answered = answer_query(text, file.provenance_with_edges)

@@ -93,9 +93,9 @@ def _recorded_owners(record: Provenance | None, key: str) -> tuple[ModuleCall, .
 def _may_be_weight(tensor: Tensor, uses: Sequence[Use]) -> bool:
     """By its type, its size and its readers; exporters make constants of whole numbers and single numbers."""
     # Quantization puts scales and zero points beside the weights: their place among the inputs of a reader tells.
-    if uses and all(index in _QUANTIZATION_INPUTS.get(node.op_type, ()) for node, index in uses):
+    if uses and all(index in _QUANTIZATION_INPUTS.get(node.operator, ()) for node, index in uses):
         return False
-    is_bias = any(_INTEGER_BIAS.get(node.op_type) == index for node, index in uses)
+    is_bias = any(_INTEGER_BIAS.get(node.operator) == index for node, index in uses)
     if tensor.dtype == onnx.TensorProto.INT32 and is_bias:
         return True
     return tensor.dtype not in _NEVER_WEIGHTS and math.prod(tensor.shape) > 1
@@ -105,10 +105,10 @@ def _unpacked_size(tensor: Tensor, use: Use) -> int:
     """How many numbers it holds for its reader: weights of four bits may be packed into bytes."""
     node, index = use
     size = math.prod(tensor.shape)
-    if index == 1 and node.op_type in ("MatMulNBits", "MatMulBnb4"):
+    if index == 1 and node.operator in ("MatMulNBits", "MatMulBnb4"):
         return integer(node, "K") * integer(node, "N") or size
-    if index in _PACKED_INPUTS.get(node.op_type, ()) and tensor.dtype == onnx.TensorProto.UINT8:
-        bits = integer(node, _BITS[node.op_type], 4)
+    if index in _PACKED_INPUTS.get(node.operator, ()) and tensor.dtype == onnx.TensorProto.UINT8:
+        bits = integer(node, _BITS[node.operator], 4)
         return size * (_BITS_OF_A_BYTE // bits) if bits in (1, 2, 4, 8) else size
     return size
 
@@ -168,12 +168,12 @@ class ParameterMatching:
             return
         readers = list(self._reading_modules(name))
         everybody = set().union(*readers)
-        served = {*self._owners.get(self._names.get(name, ""), ())}
+        supplied = {*self._owners.get(self._names.get(name, ""), ())}
         for reader in readers:
-            parameter = "" if served & reader else self._take_absent(reader, size, name)
+            parameter = "" if supplied & reader else self._take_absent(reader, size, name)
             if parameter:
                 tied = [path for path in self._owners[parameter] if path in everybody]
-                served |= {*reader, *tied}
+                supplied |= {*reader, *tied}
                 yield HeldParameter(parameter, tuple(tied), size)
 
     def _reading_modules(self, name: str) -> Iterator[set[str]]:
