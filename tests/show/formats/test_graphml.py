@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -19,10 +20,14 @@ from tests.support.graphs import models
 from tests.support.hostile_names import PATHS, hostile_file
 
 import modelexport as mx
-from modelexport.show.formats.dot_mermaid_graphml_csv import _writable, unescaped
+from modelexport.show.formats.dot_mermaid_graphml_csv import _writable
 
 nx = pytest.importorskip("networkx")
 SPACE = "{http://graphml.graphdrawing.org/xmlns}"
+
+
+def unescaped(text: str) -> str:
+    return re.sub("_x([0-9A-Fa-f]{4})_", lambda match: chr(int(match[1], 16)), text)
 
 
 def assert_nothing_is_lost(path: Path, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tests.support.exports import Exports
 from tests.support.hostile_names import PATHS, hostile_file
 
 import modelexport as mx
-from modelexport.show.formats.model_explorer import shown, unshown
+from modelexport.show.formats.model_explorer import shown
 
 graph_builder = pytest.importorskip("model_explorer.graph_builder")
 pytest.importorskip("playwright")
@@ -31,6 +32,14 @@ pytest.importorskip("playwright")
 def explorer() -> Iterator[Explorer]:
     with model_explorer() as found:
         yield found
+
+
+SHOWN_QUOTES = re.compile("(\\\\*)＂")
+
+
+def unshown(text: str) -> str:
+    text = text[1:] if text.startswith(" ") and text.lstrip(" ").startswith("dense<") else text
+    return SHOWN_QUOTES.sub(lambda match: "\\" * (len(match[1]) // 2) + ("＂" if len(match[1]) % 2 else '"'), text)
 
 
 def converted(path: Path, folder: Path) -> Path:
