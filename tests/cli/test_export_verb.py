@@ -178,6 +178,7 @@ class TestGraphTexts:
         assert _files(tmp_path) == ["net.hierarchy.json", "net.onnx", "net.torch_export.txt"]
 
 
+@pytest.mark.slow
 class TestAPathThatChangesWithTheData:
     MODEL = ("-m", "tests.support.verdicts:by_data")
     STRATEGIES = ("enhanced_semantic", "htp", "fx_graph", "usage_based", "universal", "all")
