@@ -45,6 +45,7 @@ def test_nodes_that_are_not_the_modules_alone_are_counted(small_path: Path, tmp_
     assert "Block: 2 nodes, 3 shared with modules outside and 6 taken along; 64 B of weights" in lines
 
 
+@pytest.mark.slow
 def test_the_file_runs(small_path: Path, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     assert run("extract", small_path, "layers.0", "layers.1", "-o", tmp_path / "part.onnx", "-q") == 0

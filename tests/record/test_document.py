@@ -6,10 +6,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.building import attribution, damage, model, node, provenance, provenances, tree
+from tests.support.building import attribution, damage, model, node, provenance, provenances, to_document, tree
 
 from modelexport.errors import RecordUnreadable, UnknownName
-from modelexport.record.document import from_document, to_document, write_document
+from modelexport.record.document import from_document, write_document
 from modelexport.record.provenance import SCHEMA_VERSION, Provenance
 
 NET = tree({"": "Net", "enc": "Encoder", "enc.fc": "Linear"}, "", "enc", "enc.fc", "enc.fc")

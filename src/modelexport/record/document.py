@@ -39,11 +39,6 @@ _NEXT = "Put the record back as it was written, or export the model again."
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
-def to_document(provenance: Provenance) -> Json:
-    document: Json = json.loads(write_document(provenance))
-    return document
-
-
 def write_document(provenance: Provenance) -> str:
     """The document as text, one line for each entry: quick to write, and to read with grep and diff."""
     # For readers only: tags follow from the modules and the policy.

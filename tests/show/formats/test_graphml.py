@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measure.bench.odd_model import odd_model
 from measure.bench.plain_graph import plain_graph
-from measure.bench.read_back import by_networkx
+from measure.bench.read_back import by_networkx, unescaped
 from measure.bench.round_trips import difference
 from tests.support.exports import Exports
 from tests.support.graphs import models
@@ -24,10 +23,6 @@ from modelexport.show.formats.dot_mermaid_graphml_csv import _writable
 
 nx = pytest.importorskip("networkx")
 SPACE = "{http://graphml.graphdrawing.org/xmlns}"
-
-
-def unescaped(text: str) -> str:
-    return re.sub("_x([0-9A-Fa-f]{4})_", lambda match: chr(int(match[1], 16)), text)
 
 
 def assert_nothing_is_lost(path: Path, folder: Path) -> None:

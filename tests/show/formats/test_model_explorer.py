@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measure.bench.odd_model import odd_model
 from measure.bench.plain_graph import plain_graph
-from measure.bench.read_back import Explorer, model_explorer
+from measure.bench.read_back import Explorer, model_explorer, unshown
 from measure.bench.round_trips import difference
 from tests.support.exports import Exports
 from tests.support.hostile_names import PATHS, hostile_file
@@ -32,14 +31,6 @@ pytest.importorskip("playwright")
 def explorer() -> Iterator[Explorer]:
     with model_explorer() as found:
         yield found
-
-
-SHOWN_QUOTES = re.compile("(\\\\*)＂")
-
-
-def unshown(text: str) -> str:
-    text = text[1:] if text.startswith(" ") and text.lstrip(" ").startswith("dense<") else text
-    return SHOWN_QUOTES.sub(lambda match: "\\" * (len(match[1]) // 2) + ("＂" if len(match[1]) % 2 else '"'), text)
 
 
 def converted(path: Path, folder: Path) -> Path:
