@@ -92,7 +92,7 @@ class TestValueOverlap:
             (ValueOverlap(10, 2, 0, 0), False),
             (ValueOverlap(10, 0, 10, 3), True),  # quantized: no weight is left, and values are
             (ValueOverlap(10, 0, 10, 2), False),
-            (ValueOverlap(0, 0, 0, 0), True),  # nothing telling: it cannot be told from another
+            (ValueOverlap(0, 0, 0, 0), True),  # nothing distinctive: it cannot be told from another
         ],
     )
     def test_a_fifth_is_not_enough_and_more_is(self, overlap: ValueOverlap, belongs: bool) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from modelexport.errors import RecordMissing, UserError, nearest_name
 from modelexport.graph.file.reading import with_small_external_data
-from modelexport.graph.file.tagged_file import SIDECAR_SUFFIX, TaggedFile, open_tagged, read_sidecar
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, read_sidecar
 from modelexport.inspect.analyze import Analysis, analyze_file
 from modelexport.inspect.cost.totals import count
 from modelexport.inspect.query.answer import Answer, answer_query
@@ -40,7 +40,7 @@ _CHANGED = (
 def load(path: str | Path) -> Provenance:
     """What is known about an ONNX file, for exactly the nodes that it has; or a sidecar as it is, without tensors."""
     path = Path(path)
-    if path.suffix == SIDECAR_SUFFIX:
+    if path.suffix == ".json":
         return read_sidecar(path)
     return open_tagged(path).provenance_with_edges
 

@@ -94,9 +94,9 @@ def _recorded_owners(record: Provenance | None, key: str) -> tuple[ModuleCall, .
 def _may_be_weight(tensor: Tensor, uses: Sequence[Use]) -> bool:
     """By its type, its size and its readers; exporters make constants of whole numbers and single numbers."""
     # Quantization puts scales and zero points beside the weights: their place among the inputs of a reader tells.
-    if uses and all(index in _QUANTIZATION_INPUTS.get(node.op_type, ()) for node, index in uses):
+    if uses and all(index in _QUANTIZATION_INPUTS.get(node.operator, ()) for node, index in uses):
         return False
-    is_bias = any(_INTEGER_BIAS.get(node.op_type) == index for node, index in uses)
+    is_bias = any(_INTEGER_BIAS.get(node.operator) == index for node, index in uses)
     if tensor.dtype == onnx.TensorProto.INT32 and is_bias:
         return True
     return tensor.dtype not in _NEVER_WEIGHTS and math.prod(tensor.shape) > 1
@@ -106,10 +106,10 @@ def _unpacked_size(tensor: Tensor, use: Use) -> int:
     """How many numbers it holds for its reader: weights of four bits may be packed into bytes."""
     node, index = use
     size = math.prod(tensor.shape)
-    if index == 1 and node.op_type in ("MatMulNBits", "MatMulBnb4"):
+    if index == 1 and node.operator in ("MatMulNBits", "MatMulBnb4"):
         return integer(node, "K") * integer(node, "N") or size
-    if index in _PACKED_INPUTS.get(node.op_type, ()) and tensor.dtype == onnx.TensorProto.UINT8:
-        bits = integer(node, _BITS[node.op_type], 4)
+    if index in _PACKED_INPUTS.get(node.operator, ()) and tensor.dtype == onnx.TensorProto.UINT8:
+        bits = integer(node, _BITS[node.operator], 4)
         return size * (_BITS_OF_A_BYTE // bits) if bits in (1, 2, 4, 8) else size
     return size
 
@@ -170,16 +170,16 @@ class ParameterMatching:
             return
         readers = list(self._reading_modules(name))
         everybody = {path for reader, _ in readers for path in reader}
-        served = {*self._owners.get(self._names.get(name, ""), ())}
+        supplied = {*self._owners.get(self._names.get(name, ""), ())}
         for reader, times in readers:
-            unserved = reader - served
+            missing = reader - supplied
             # SkipLayerNormalization may read one tensor of zeros twice: as bias of the linear layer and of the norm.
-            for _ in range(times - len(served & reader)):
-                parameter = self._take_absent(unserved, size, name)
+            for _ in range(times - len(supplied & reader)):
+                parameter = self._take_absent(missing, size, name)
                 if parameter:
                     tied = [path for path in self._owners[parameter] if path in everybody]
-                    unserved -= {*tied}
-                    served |= {*reader, *tied}
+                    missing -= {*tied}
+                    supplied |= {*reader, *tied}
                     yield HeldParameter(parameter, tuple(tied), size)
 
     def _reading_modules(self, name: str) -> Iterator[tuple[set[str], int]]:

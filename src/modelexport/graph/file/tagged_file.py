@@ -30,12 +30,11 @@ from modelexport.graph.outline import digested, graph_of, sketches_of
 from modelexport.graph.related import count_known_nodes, describes
 from modelexport.graph.soundness import ensure_sound
 from modelexport.graph.types import ValueTypes
-from modelexport.record.document import from_document
+from modelexport.record.document import SIDECAR_SUFFIX, from_document
 from modelexport.record.outline import Outline, Sketch, Sketches, unpack_outline
 from modelexport.record.packed import unpack
 from modelexport.record.provenance import Confidence, Evidence, EvidenceKind, NodeEntry, Provenance, unattributed
 
-SIDECAR_SUFFIX = ".json"
 _NOT_RECORDED = "not in the record: the graph was changed after export"
 
 
@@ -162,7 +161,7 @@ class TaggedFile(ModelFile):
 def open_tagged(path: Path) -> TaggedFile:
     """Raise FileUnreadable for a path that is no model; a missing record is an error when it is first asked for."""
     # Tab completion offers it beside the model, and "not an ONNX model" would not say what to do.
-    if path.name.endswith(f".hierarchy{SIDECAR_SUFFIX}"):
+    if path.name.endswith(SIDECAR_SUFFIX):
         raise FileUnreadable(f"{path} is a hierarchy record, not a model", "Give the .onnx file beside it.")
     model = open_model(path)
     return TaggedFile(model.proto, model.weights, model.directory, model.file_name)

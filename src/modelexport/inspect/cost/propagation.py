@@ -25,7 +25,7 @@ from modelexport.graph.file.weights import storage_size
 from modelexport.graph.functions import Inlined, InlinedModel, inline_graph
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.operators import RANDOM, SAME_WEIGHT
-from modelexport.graph.protos import plain_domain
+from modelexport.graph.protos import plain_domain, stated_attributes
 from modelexport.inspect.cost.rules import NodeWork, Work, work_of
 from modelexport.inspect.cost.shape_arithmetic import constant_values, output_dtype
 from modelexport.inspect.cost.shape_rules import output_shapes
@@ -99,8 +99,8 @@ class Propagation:
         return NodeWork(key, calls, work, times, reads, weights, makes)
 
     def _attributes(self, node: Node) -> dict[str, Any]:
-        attributes = self.model.node_proto(node).attribute
-        return {item.name: plain_attribute(item) for item in attributes if item.type not in _GRAPHS}
+        attributes = stated_attributes(self.model.node_proto(node))
+        return {name: plain_attribute(item) for name, item in attributes.items() if item.type not in _GRAPHS}
 
     def _outputs(self, op: OperatorCall, node: Node) -> list[Value]:
         """Only the first output has contents and a weight: no operator of shape arithmetic has a second one."""
@@ -111,13 +111,13 @@ class Propagation:
         weight = next((value.weight for value in op.inputs if value is not None), "")
         # Without inputs it is random, or a sequence that is built: not a constant, which was dealt with above.
         known = bool(op.inputs) and all(value.fixed for value in op.inputs if value is not None)
-        fixed = known and op.op_type not in RANDOM
+        fixed = known and op.operator not in RANDOM
         return [
             Value(
                 *self.values.with_stated(name, shapes[index] if index < len(shapes) else None, dtypes[index]),
                 content=content if index == 0 else None,
                 fixed=fixed,
-                weight=weight if index == 0 and op.op_type in SAME_WEIGHT else "",
+                weight=weight if index == 0 and op.operator in SAME_WEIGHT else "",
             )
             for index, name in enumerate(node.outputs)
         ]

@@ -249,9 +249,7 @@ def match_io(left: DiffSide, right: DiffSide) -> MatchedIO:
         inputs |= _match_unique(
             left.inputs, right.inputs, inputs, [_number_uses(signature) for signature in signatures]
         )
-        outputs |= _match_unique(
-            left.outputs, right.outputs, outputs, [_number_results(signature) for signature in signatures]
-        )
+        outputs |= _match_unique(left.outputs, right.outputs, outputs, [signature.down.get for signature in signatures])
     return MatchedIO(match_rest(left.inputs, right.inputs, inputs), match_rest(left.outputs, right.outputs, outputs))
 
 
@@ -283,10 +281,6 @@ def _match_unique(
     counts = Counter(left.values()), Counter(right.values())
     single = {word: name for name, word in right.items() if counts[1][word] == 1}
     return {name: single[word] for name, word in left.items() if counts[0][word] == 1 and word in single}
-
-
-def _number_results(signatures: NodeSignatures) -> Callable[[str], object]:
-    return signatures.down.get
 
 
 def _number_uses(signatures: NodeSignatures) -> Callable[[str], object]:

@@ -60,7 +60,7 @@ def confidences_text(tally: Tally) -> str:
     return ", ".join(f"{label} {count} ({share_text(tally.share(count))})" for label, count in counts if count)
 
 
-_TELLING = 40.0  # decibels that equal numbers have at least, whatever their size
+_DISTINCTIVE = 40.0  # decibels that equal numbers have at least, whatever their size
 _FROM = {
     files.Feed.GIVEN: "what the module was given",
     files.Feed.RUN: "a tensor of the model's run that the module was not given",
@@ -95,7 +95,7 @@ def _check_lines(check: files.ExtractionCheck, *, verbose: bool) -> Iterator[Tex
             figures = f"largest difference {apart.max_abs:.1e} (relative {apart.max_rel:.1e}), SQNR {apart.sqnr:.0f} dB"
             line = f"{comparison.name}: {figures}, against {_against(comparison.against)}"
             yield plain(line, "" if apart.agrees else "red")
-        if apart.agrees and apart.sqnr < _TELLING:
+        if apart.agrees and apart.sqnr < _DISTINCTIVE:
             small = f"so small that the tolerance tells little (SQNR {apart.sqnr:.0f} dB): try a smaller --tolerance"
             yield plain(f"note: the numbers of {comparison.name} are {small}", "yellow")
     for name, feed in check.fed.items():
