@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelexport.errors import RecordMissing, UserError
+from modelexport.errors import RecordMissing, UserError, nearest_name
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, read_sidecar
 from modelexport.inspect.analyze import Analysis, analyze_file
 from modelexport.inspect.cost.totals import count
@@ -81,7 +81,11 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
     """How two files differ, module by module."""
     from modelexport.inspect.compare import compare_files
 
-    return compare_files(open_tagged(Path(a)), open_tagged(Path(b)))
+    try:
+        return compare_files(open_tagged(Path(a)), open_tagged(Path(b)))
+    except RecordMissing as error:
+        hint = f"`modelexport diff {a} {b}` needs no record; `modelexport attach` and `relink` make one."
+        raise RecordMissing(error.message, hint) from error
 
 
 def validate(
@@ -132,11 +136,9 @@ def ensure_axes(counted: Cost, sizes: Mapping[str, int]) -> None:
     missing = next((name for name in sizes if name not in names), None)
     if missing is None:
         return
-    import difflib  # only needed when something is wrong, and not quick to import
-
-    near = difflib.get_close_matches(missing, names, n=1, cutoff=0.5)
+    near = nearest_name(missing, names)
     shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else ".")
-    guess = f"Did you mean {near[0]!r}? " if near else ""
+    guess = f"Did you mean {near!r}? " if near else ""
     raise UserError(
         f"{counted.file} has no axis {missing!r}", f"{guess}It has {shown}" if names else "All of its axes have a size."
     )
