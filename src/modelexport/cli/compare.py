@@ -64,11 +64,11 @@ def diff(left: Path, right: Path, no_weights: bool, report: cli.Report, **option
     differences = diff_files(left, right, weights=not no_weights, **options)
     # Not by `report.show`: both texts are made of lines that are written as they are, without rich.
     if report.form == "html":
-        emit(diff_html(differences), report.output)
+        emit(diff_html(differences), report.output, quiet=report.verbosity.quiet)
     elif report.form == "json":
         report.show(differences, lambda: ())
     elif report.is_wanted:
-        emit(diff_summary(differences, verbose=report.verbose), report.output)
+        emit(diff_summary(differences, verbose=report.verbose), report.output, quiet=report.verbosity.quiet)
     return 0 if differences.identical else 1
 
 

@@ -63,11 +63,11 @@ class Report:
         from modelexport.show.text.console import emit, show
 
         if self.form == "json":
-            emit(to_json(result), self.output)
+            emit(to_json(result), self.output, quiet=self.verbosity.quiet)
         elif self.form == "csv":
-            emit(to_csv(result, rows), self.output)
+            emit(to_csv(result, rows), self.output, quiet=self.verbosity.quiet)
         else:
-            show(view(), self.output)
+            show(view(), self.output, quiet=self.verbosity.quiet)
 
     def show_unless_quiet(self, result: object, view: Callable[[], Iterable[RenderableType]]) -> None:
         """The same of a verb that does something else as well: --quiet leaves the text out."""

@@ -94,7 +94,7 @@ def query(model: Path, query: str, report: cli.Report) -> int:
     cli.spare_inputs(report.output, model)
     answer = answer_query(model, query)
     if report.form == "names":
-        emit(query_names(answer), report.output)
+        emit(query_names(answer), report.output, quiet=report.verbosity.quiet)
     else:
         report.show(answer, lambda: query_table(answer))
     cli.print_notes(answer.remarks, report.verbosity)
@@ -210,7 +210,7 @@ def profile(
         result = profile_file(file, providers=names, progress=progress, **options)
     # First the trace: the table may say by its exit code that something is wrong, and the trace shows what.
     if trace is not None:
-        emit(profile_trace(result), trace)
+        emit(profile_trace(result), trace, quiet=report.verbosity.quiet)
     report.show_unless_quiet(
         result, lambda: profile_tables(result, depth=depth, everything=everything, verbose=report.verbose)
     )

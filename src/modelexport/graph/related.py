@@ -7,6 +7,8 @@
     is this graph a part of that one?         nodes by name              0.95 of the nodes              relink
     are two graphs worth comparing?           nodes paired, weights      0.35; 0.1 of the weights       diff
     is this record about this graph?          nodes by name              0.1, or 0.8 without weights    all verbs
+    do names or metadata tell its modules?    nodes with a module        half of the nodes              diff
+    are the scopes in a file those of it?     nodes refuted by values    at most a fifth                attach
     do two graphs name values alike?          nodes by name              half of the nodes              compare
     is this measurement about this model?     modules with classes       every one that it names        view, convert
 
@@ -52,6 +54,11 @@ _COMPARED_WEIGHTS = 0.1
 _RECORDED = 0.1
 # The share of nodes that it must know if it knows hardly a weight: exporters name all values alike (`add_12`).
 _RECORDED_WITHOUT_WEIGHTS = 0.8
+
+# The share of nodes that must say themselves where they belong, or that an older record must know, to be believed.
+_TOLD_NODES = 0.5
+# An optimizer misplaces a scope here and there; a file with more of them tells of another graph.
+_REFUTED_SCOPES = 0.2
 
 # The share of the larger graph's nodes with the same key in both. With fewer, names say nothing about edges.
 _SAME_NAMES = 0.5
@@ -158,7 +165,7 @@ def node_overlap(before: Collection[Node], after: Collection[Node], sources: Map
 
 def is_made_from(graph: Graph, before: Graph, lineage: Lineage, same_weights: float) -> bool:
     """Whether a tool made a graph of another one, or it is a part of that one."""
-    known = lineage.kinship.degree >= _RELINKED_NODES or same_weights >= _RELINKED_WEIGHTS
+    known = lineage.overlap.degree >= _RELINKED_NODES or same_weights >= _RELINKED_WEIGHTS
     return known or _is_part(graph, before)
 
 
@@ -191,6 +198,16 @@ def describes(record: Provenance, graph: Graph, *, beside: bool) -> bool:
     strange = beside and graph.initializers and weights < _RECORDED * len(graph.initializers)
     enough = _RECORDED_WITHOUT_WEIGHTS if strange else _RECORDED
     return count_known_nodes(record, graph) / len(graph.nodes) >= enough
+
+
+def knows_most_nodes(calls: Mapping[str, str], graph: Graph) -> bool:
+    """Whether module calls by the keys of nodes, from names or metadata, say enough about a graph to be believed."""
+    return len(calls) >= _TOLD_NODES * len(graph.nodes)
+
+
+def are_scopes_refuted(contradictions: int, compared: int) -> bool:
+    """Whether values contradict so many of the scopes in a file that these were written for another graph."""
+    return contradictions > _REFUTED_SCOPES * compared
 
 
 @dataclass(frozen=True)

@@ -155,4 +155,4 @@ class Lineage:
     initializers: Mapping[str, Link]
     stands_for: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     consistency: Consistency = Consistency()
-    kinship: NodeOverlap = NodeOverlap()
+    overlap: NodeOverlap = NodeOverlap()

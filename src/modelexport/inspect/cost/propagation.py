@@ -22,7 +22,7 @@ from typing import Any
 import onnx
 
 from modelexport.graph.file.weights import storage_size
-from modelexport.graph.functions import Inlined, InlinedModel, inline_graph
+from modelexport.graph.functions import InlinedModel
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.operators import RANDOM, SAME_WEIGHT
 from modelexport.graph.protos import plain_domain, stated_attributes
@@ -48,11 +48,8 @@ class Propagation:
     values  what is known of each value so far
     """
 
-    def __init__(
-        self, proto: onnx.ModelProto, graph: Graph, at: Mapping[str, int], inlined: Inlined | None = None
-    ) -> None:
-        """`inlined` is the graph without functions, where that is known already."""
-        self.model = InlinedModel(proto, inlined or inline_graph(graph))
+    def __init__(self, proto: onnx.ModelProto, graph: Graph, at: Mapping[str, int], model: InlinedModel) -> None:
+        self.model = model
         self.values = ValueTable(proto, graph, at)
         self._graph = self.model.graph
         self._opsets = {plain_domain(opset.domain): opset.version for opset in proto.opset_import}

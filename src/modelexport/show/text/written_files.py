@@ -72,9 +72,10 @@ def extraction_lines(extraction: files.Extraction, *, verbose: bool = False) -> 
     """The interface of the new file is listed, because whoever runs it must feed it."""
     yield from file_lines(extraction.files)
     nodes = len(extraction.provenance.nodes)
-    along = f", {extraction.along} of them taken along" if extraction.along else ""
+    parts = {"shared with modules outside": extraction.shared, "taken along": extraction.along}
+    of_these = " and ".join(f"{number} {what}" for what, number in parts.items() if number)
     weights = f"{bytes_text(extraction.weights)} of weights"
-    yield plain(f"{extraction.class_name}: {counted(nodes, 'node')}{along}; {weights}")
+    yield plain(f"{extraction.class_name}: {counted(nodes, 'node')}{of_these and f', {of_these}'}; {weights}")
     for word, ends in (("in", extraction.inputs), ("out", extraction.outputs)):
         for end in ends:
             shape = ", ".join(str(dim) or "?" for dim in end.shape)
@@ -185,7 +186,7 @@ _ASK_VERIFY = "`modelexport verify` holds what was found against values."
 def lineage_lines(result: files.RelinkResult, *, verbose: bool = False) -> Iterator[RenderableType]:
     """A file that was made from something else is said first, and nothing of its lineage is."""
     if not result.related:
-        why = result.lineage.kinship if result.lineage.nodes else "it has no nodes"
+        why = result.lineage.overlap if result.lineage.nodes else "it has no nodes"
         yield plain(f"{result.after} was not made from {result.before}: {why}", "bold red")
         yield plain("Nothing was written. Give the tagged file that it was made from.")
         return

@@ -38,11 +38,13 @@ class ExtractedPart:
 
     provenance  its record: the module that was cut out is the root
     origins     by name of an input or output: the value of the file that it was cut from
+    added       how many nodes rebuild shapes in place of nodes that came along
     """
 
     file: ModelFile
     provenance: Provenance
     origins: Mapping[str, str]
+    added: int
 
 
 def assemble_part(file: ModelFile, provenance: Provenance, cut: Cut, types: ValueTypes) -> ExtractedPart:
@@ -100,7 +102,7 @@ class _PartAssembly:
         names = [weight.name for weight in weights if weight.name in self._file.weights]  # others are in the proto
         extracted = ModelFile(proto, {name: self._file.weights[name] for name in names}, self._file.directory)
         origins = {**{self._local(value): value for value in self._cut.enters}, **outputs}
-        return ExtractedPart(extracted, self._record(extracted), origins)
+        return ExtractedPart(extracted, self._record(extracted), origins, len(self._added))
 
     def _local(self, value: str) -> str:
         around = (
