@@ -237,10 +237,8 @@ def _contradicts(claim: Claim, fact: Claim, hierarchy: Hierarchy) -> bool:
 def _find_absent_modules(
     provenance: Provenance, case: AttributionInput, judged: tuple[StrategyResult, ...]
 ) -> dict[str, str]:
-    attributions = (*(entry.attribution for entry in provenance.nodes.values()), *provenance.initializers.values())
-    owned = {owner.path for attribution in attributions for owner in attribution.owners}
     before = next((result.owned_before for result in judged if result.owned_before is not None), None)
-    return explain_absent_modules(case.hierarchy, owned, before)
+    return explain_absent_modules(case.hierarchy, provenance.owning_paths, before)
 
 
 def _remarks(provenance: Provenance, signals: Signals, strategies: tuple[Strategy, ...]) -> list[str]:
