@@ -14,9 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelexport.errors import RecordMissing, UserError
-from modelexport.graph.file.reading import with_small_external_data
-from modelexport.graph.file.tagged_file import SIDECAR_SUFFIX, TaggedFile, open_tagged, read_sidecar
+from modelexport.errors import RecordMissing, UserError, nearest_name
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, read_sidecar
 from modelexport.inspect.analyze import Analysis, analyze_file
 from modelexport.inspect.cost.totals import count
 from modelexport.inspect.query.answer import Answer, answer_query
@@ -31,16 +30,12 @@ if TYPE_CHECKING:
 _SHOWN = 12
 # More than this is no size of a tensor in ONNX.
 _LARGEST = 2**63 - 1
-_CHANGED = (
-    "the graph was changed after its record was made, and nodes may be charged to other modules than those they belong "
-    "to: `modelexport relink` says what became of them"
-)
 
 
 def load(path: str | Path) -> Provenance:
     """What is known about an ONNX file, for exactly the nodes that it has; or a sidecar as it is, without tensors."""
     path = Path(path)
-    if path.suffix == SIDECAR_SUFFIX:
+    if path.suffix == ".json":
         return read_sidecar(path)
     return open_tagged(path).provenance_with_edges
 
@@ -57,7 +52,11 @@ def query(source: str | Path | Provenance, text: str) -> tuple[NodeEntry, ...]:
 
 def answer(source: str | Path | Provenance, text: str) -> Answer:
     """The same with what it was asked of, and the reason where there are no nodes."""
-    return answer_query(text, source if isinstance(source, Provenance) else load(source))
+    if isinstance(source, Provenance) or Path(source).suffix == ".json":
+        return answer_query(text, source if isinstance(source, Provenance) else load(source))
+    file = open_tagged(Path(source))
+    answered = answer_query(text, file.provenance_with_edges)
+    return replace(answered, remarks=(*answered.remarks, *file.stale_notes))
 
 
 def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
@@ -72,18 +71,21 @@ def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
         record = opened.provenance
     except RecordMissing:
         record = None
-    counted = count(str(source), with_small_external_data(opened), opened.graph, record, sizes)
+    counted = count(str(source), opened, record, sizes)
     # After the count, which knows the axes of all inputs by their names.
     ensure_axes(counted, sizes)
-    changed = record is not None and not opened.is_up_to_date
-    return replace(counted, notes=(*counted.notes, _CHANGED)) if changed else counted
+    return counted if record is None else replace(counted, notes=(*counted.notes, *opened.stale_notes))
 
 
 def compare(a: str | Path, b: str | Path) -> Comparison:
     """How two files differ, module by module."""
     from modelexport.inspect.compare import compare_files
 
-    return compare_files(open_tagged(Path(a)), open_tagged(Path(b)))
+    try:
+        return compare_files(open_tagged(Path(a)), open_tagged(Path(b)))
+    except RecordMissing as error:
+        hint = f"`modelexport diff {a} {b}` needs no record; `modelexport attach` and `relink` make one."
+        raise RecordMissing(error.message, hint) from error
 
 
 def validate(
@@ -134,11 +136,9 @@ def ensure_axes(counted: Cost, sizes: Mapping[str, int]) -> None:
     missing = next((name for name in sizes if name not in names), None)
     if missing is None:
         return
-    import difflib  # only needed when something is wrong, and not quick to import
-
-    near = difflib.get_close_matches(missing, names, n=1, cutoff=0.5)
+    near = nearest_name(missing, names)
     shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else ".")
-    guess = f"Did you mean {near[0]!r}? " if near else ""
+    guess = f"Did you mean {near!r}? " if near else ""
     raise UserError(
         f"{counted.file} has no axis {missing!r}", f"{guess}It has {shown}" if names else "All of its axes have a size."
     )
