@@ -140,7 +140,7 @@ def test_an_overlay_needs_the_modules_of_the_file(small_path: Path, tmp_path: Pa
     mx.strip(small_path, tmp_path / "bare.onnx")
     overlay = tmp_path / "verify.json"
     overlay.write_text(json.dumps(_verification()))
-    with pytest.raises(RecordMissing):
+    with pytest.raises(RecordMismatch):
         explored(tmp_path / "bare.onnx", tmp_path / "s.json", overlays=[overlay])
 
 

@@ -3,7 +3,8 @@
     record of this very graph      RECORD     the modules that it says
     record of an earlier graph     RELINKED   the modules that lineage carries over
     record of the other file alone OTHER      borrowed from there, node by node
-    none                           NODES      what is written on nodes; NONE if nothing is
+    none, our keys on nodes        NODES      what is written on nodes
+    none                           FILE       what each file says of its modules itself, or OTHER; NONE if nothing
 
 The comparison itself is in `inspect.diff`; here is what needs files, records and lineage.
 """
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from modelexport.api.opening import read_hierarchy
 from modelexport.api.relink import relink_graph
 from modelexport.errors import ModelMismatch, UserError
 from modelexport.graph.file.external import is_external, tensors
@@ -28,9 +30,10 @@ from modelexport.inspect.cost.totals import count
 from modelexport.inspect.diff.differences import diff_equal_files, find_differences
 from modelexport.inspect.diff.sides import ConstantStore, DiffSide, cut_part
 from modelexport.lineage.descent import trace_lineage
+from modelexport.record.file_source import FROM_FILE, advise_attaching
 from modelexport.record.hierarchy import ROOT, ROOT_NAME, ModuleCall
 from modelexport.record.lineage import Link
-from modelexport.record.provenance import Provenance
+from modelexport.record.provenance import Confidence, Origin, Provenance
 from modelexport.record.results.cost import NodeCost
 from modelexport.record.results.diff import Diff, Source
 from modelexport.transform.fold.inlining import narrow_attribution
@@ -124,9 +127,37 @@ def _sources(
     if record is None and other is None:
         record = _relinked(left)
         other = _relinked(right) if record is None else None
+    if record is None and other is None and not (_hints(left) or _hints(right)):
+        return _read_sources(left, right)
     own = [(Source.RELINKED if _current_record(file) is None else Source.RECORD) for file in (left, right)]
     lent = Source.NONE if record is None and other is None else Source.OTHER
     return (own[0] if record else lent, record), (own[1] if other else lent, other)
+
+
+def _read_sources(
+    left: TaggedFile, right: TaggedFile
+) -> tuple[tuple[Source, Provenance | None], tuple[Source, Provenance | None]]:
+    """What two files without a record say themselves. One whose names are others has the modules of the other one."""
+    records = [_read_modules(file) for file in (left, right)]
+    trees = [None if record is None else record.hierarchy for record in records]
+    if trees[0] is not None and trees[1] is not None and module_overlap(trees[0], trees[1]).related:
+        return (Source.FILE, records[0]), (Source.FILE, records[1])
+    if records[0] is None and records[1] is None:
+        return (Source.NONE, None), (Source.NONE, None)
+    if records[1] is None or (records[0] is not None and _known_share(records[0]) >= _known_share(records[1])):
+        return (Source.FILE, records[0]), (Source.OTHER, None)
+    return (Source.OTHER, None), (Source.FILE, records[1])
+
+
+def _read_modules(file: TaggedFile) -> Provenance | None:
+    """What a file says of its modules itself; None if it says nothing."""
+    record = read_hierarchy(file)
+    return record if len(record.hierarchy.modules) > 1 else None
+
+
+def _known_share(record: Provenance) -> float:
+    known = sum(entry.attribution.confidence > Confidence.FALLBACK for entry in record.nodes.values())
+    return known / len(record.nodes) if record.nodes else 0.0
 
 
 def _has_own_tree(file: TaggedFile, other: Provenance) -> bool:
@@ -212,6 +243,8 @@ def _hints(file: TaggedFile) -> dict[str, str]:
 
 def _part(side: DiffSide, module: str, file: TaggedFile) -> DiffSide:
     record = _current_record(file)
+    if record is None and not file.is_recorded and not _is_whole(module, None):
+        record = read_hierarchy(file)
     if _is_whole(module, record):
         return side
     if record is None:
@@ -268,6 +301,8 @@ def _notes(result: Diff) -> list[str]:
     for side, other in ((result.left, result.right), (result.right, result.left)):
         if side.source is Source.OTHER:
             notes.append(f"{side.path} has no record of its own: its modules are those of {other.path}, node by node")
+        elif side.source is Source.FILE:
+            notes.append(advise_attaching(Origin(FROM_FILE, side.exporter), side.path))
         elif side.source is Source.RELINKED:
             notes.append(f"{side.path} was changed after its record was made: its modules are found by lineage")
     if result.left.source is Source.NONE and result.right.source is Source.NONE:

@@ -51,7 +51,8 @@ class Source(StrEnum):
     RECORD    its own record, made for this very graph
     RELINKED  its own record, traced to the graph that a tool made
     NODES     what is written on its nodes
-    OTHER     the record of the other file, along what both have in common
+    OTHER     the other file, along what both have in common
+    FILE      what it says itself: metadata and names of other tools, or structure
     NONE      nobody knows modules: everything belongs to the model as a whole
     """
 
@@ -59,6 +60,7 @@ class Source(StrEnum):
     RELINKED = "relinked"
     NODES = "nodes"
     OTHER = "other file"
+    FILE = "file"
     NONE = "none"
 
 

@@ -212,6 +212,7 @@ class RelinkResult:
     related    whether it comes from there at all; if not, nothing was written
     differing  weights of the same name that do not hold the same numbers
     idle       tools that were run and changed nothing, as they were asked for
+    notes      what to know about where modules are known from
     """
 
     path: Path | None
@@ -222,6 +223,7 @@ class RelinkResult:
     related: bool
     differing: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
     after: str = ""
 
@@ -262,6 +264,7 @@ class FoldResult:
     files: tuple[Path, ...]
     provenance: Provenance
     folding: Folding
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -272,3 +275,4 @@ class FlattenResult:
     files: tuple[Path, ...]
     provenance: Provenance | None
     flattening: Flattening
+    notes: tuple[str, ...] = ()
