@@ -10,13 +10,18 @@ its names (`layers.0`) are its own and would stand beside those of the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from modelexport.attribute.dataflow import claim_by_dataflow, claim_initializers_by_dataflow
+from onnx import TensorProto
+
+from modelexport.attribute.dataflow import claim_initializers_by_dataflow
 from modelexport.attribute.resolve import build_provenance
 from modelexport.attribute.roles.assign import assign_roles
+from modelexport.attribute.sources.descriptions import describe_classes
 from modelexport.attribute.sources.exporter_metadata import read_dynamo, read_namespaces, read_winml
+from modelexport.attribute.sources.inference import infer_claims
+from modelexport.attribute.sources.local_functions import read_functions
 from modelexport.attribute.sources.node_names import read_node_names
 from modelexport.attribute.sources.parameter_names import module_of_parameter, read_parameter_names
 from modelexport.attribute.sources.reading import Reading
@@ -31,7 +36,7 @@ from modelexport.record.hierarchy import (
     lineage_of,
     parent_path,
 )
-from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind, Origin, Provenance
+from modelexport.record.provenance import Claim, Confidence, Evidence, Origin, Provenance
 
 # The strategy of a record that was found in the file itself.
 FILE = "file"
@@ -52,6 +57,7 @@ SOURCES: tuple[Reader, ...] = (
     _each(read_namespaces),
     _each(read_node_names),
     read_parameter_names,
+    _each(read_functions),
 )
 
 
@@ -60,7 +66,7 @@ def find_hierarchy(graph: Graph) -> Provenance:
     hierarchy = _build_hierarchy(graph, readings)
     nodes, initializers = _claims(readings)
     known = {key: claims[0] for key, claims in nodes.items()}
-    inferred = claim_by_dataflow(graph, hierarchy, known, FILE)
+    inferred = infer_claims(graph, hierarchy, known, FILE)
     held = {name: claims[0] for name, claims in initializers.items()}
     read_by = claim_initializers_by_dataflow(graph, hierarchy, {**known, **inferred}, held, FILE)
     fallback = Claim((ModuleCall(ROOT),), Confidence.FALLBACK, (), FILE)
@@ -70,7 +76,8 @@ def find_hierarchy(graph: Graph) -> Provenance:
         initializers.setdefault(name, [read_by.get(name, fallback)])
     origin = Origin(FILE, ", ".join(dict.fromkeys(reading.source for reading in readings)), graph.fingerprint)
     provenance = build_provenance(graph, hierarchy, nodes, initializers, origin)
-    return assign_roles(graph, replace(provenance, edges=edges_of(graph)))
+    provenance = replace(provenance, hierarchy=_add_parameters(graph, provenance), edges=edges_of(graph))
+    return describe_classes(graph, assign_roles(graph, provenance))
 
 
 def _claims(readings: Sequence[Reading]) -> tuple[dict[str, list[Claim]], dict[str, list[Claim]]]:
@@ -80,7 +87,7 @@ def _claims(readings: Sequence[Reading]) -> tuple[dict[str, list[Claim]], dict[s
     for reading in readings:
         for claims, said in ((nodes, reading.nodes), (initializers, reading.initializers)):
             for key, paths in said.items():
-                evidence = Evidence(EvidenceKind.SCOPE, reading.source, reading.details.get(key, ""))
+                evidence = Evidence(reading.kind, reading.source)
                 # A weaker source that contradicts is kept, and does not weaken what a stronger one says.
                 confidence = min(reading.confidence, Confidence.INFERRED) if key in claims else reading.confidence
                 owners = tuple(map(ModuleCall, paths))
@@ -91,8 +98,9 @@ def _claims(readings: Sequence[Reading]) -> tuple[dict[str, list[Claim]], dict[s
 def _build_hierarchy(graph: Graph, readings: Sequence[Reading]) -> Hierarchy:
     """Modules in the order in which the graph comes to them, each called once, from inside of the module around it."""
     classes = {path: name for reading in reversed(readings) for path, name in reading.classes.items()}
-    tensors = _tensors_by_module(graph)
-    owners = [paths for node in graph.nodes for reading in readings for paths in [reading.nodes.get(node.key, ())]]
+    # Constants stand anywhere in a file; what computes stands in the order of execution.
+    in_order = sorted(graph.nodes, key=lambda node: node.key not in graph.computed)
+    owners = [reading.nodes[node.key] for node in in_order for reading in readings if node.key in reading.nodes]
     issuing = {path for paths in owners for path in paths}
     held = (path for reading in readings for paths in reading.initializers.values() for path in paths)
     named = [path for paths in owners for path in paths]
@@ -109,7 +117,7 @@ def _build_hierarchy(graph: Graph, readings: Sequence[Reading]) -> Hierarchy:
         return path != ROOT and path not in issuing and all(child.rpartition(".")[2].isdecimal() for child in inside)
 
     modules = [
-        _describe_module(path, classes.get(path, ""), tensors.get(path, ()), bool(children.get(path)) and is_list(path))
+        _make_module(path, classes.get(path, ""), container=bool(children.get(path)) and is_list(path))
         for path in every
     ]
     lists = {module.path for module in modules if module.container}
@@ -124,21 +132,25 @@ def _calls(paths: Iterable[str], lists: set[str]) -> Iterator[CallSite]:
         yield CallSite(ModuleCall(path), ModuleCall(above[-1]) if above else None)
 
 
-def _describe_module(path: str, qualified: str, tensors: tuple[TensorInfo, ...], container: bool) -> Module:
+def _make_module(path: str, qualified: str, *, container: bool) -> Module:
     package, _, class_name = qualified.rpartition(".")
-    return Module(path, class_name, package, tensors, container=container)
+    return Module(path, class_name, package, container=container)
 
 
-def _tensors_by_module(graph: Graph) -> Mapping[str, tuple[TensorInfo, ...]]:
+def _add_parameters(graph: Graph, provenance: Provenance) -> Hierarchy:
+    """Modules with the weights that belong to each alone; a name that is not the module's own is kept whole."""
     tensors: dict[str, list[TensorInfo]] = {}
-    for name, tensor in graph.initializers.items():
-        path = module_of_parameter(name)
-        if path is not None:
-            tensors.setdefault(path, []).append(_tensor_info(name.rpartition(".")[2], tensor))
-    return {path: tuple(several) for path, several in tensors.items()}
+    for name, attribution in provenance.initializers.items():
+        paths = {owner.path for owner in attribution.owners}
+        # Constants of shapes and scalars are no parameters, and what nobody knows of is no module's.
+        if len(paths) == 1 and graph.initializers[name].shape and attribution.confidence > Confidence.FALLBACK:
+            path = paths.pop()
+            own = name.rpartition(".")[2] if module_of_parameter(name) == path else name
+            tensors.setdefault(path, []).append(_tensor_info(own, graph.initializers[name]))
+    hierarchy = provenance.hierarchy
+    modules = (replace(each, parameters=tuple(tensors.get(each.path, ()))) for each in hierarchy.modules.values())
+    return Hierarchy.of(modules, hierarchy.calls)
 
 
 def _tensor_info(name: str, tensor: Tensor) -> TensorInfo:
-    from onnx import TensorProto
-
     return TensorInfo(name, tensor.shape, TensorProto.DataType.Name(tensor.dtype).lower(), tensor.nbytes)

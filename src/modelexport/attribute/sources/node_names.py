@@ -25,17 +25,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from modelexport.attribute.scopes import part_of
-from modelexport.attribute.sources.parameter_names import ParameterUses
+from modelexport.attribute.sources.parameter_names import ParameterUses, dotted_path
 from modelexport.attribute.sources.reading import Reading
-from modelexport.graph.index import KEY_SEPARATOR, Graph, Node
+from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node
 from modelexport.record.hierarchy import ROOT, join, lineage_of
 from modelexport.record.provenance import Confidence
 
 TORCHSCRIPT = "TorchScript node names"
 SLASHES = "node names"
 _Scope = tuple[str, ...]
-# What TensorFlow calls a function by; a scope of this name is no layer.
-_FUNCTION_CALL = re.compile(r"(Stateful)?PartitionedCall(_\d+)?")
 # ONNX's inliner puts the name of the call before the names of a body: https://onnx.ai/onnx/api/inliner.html
 _INLINED = re.compile(r"^[^/]*(__|::)(?=/)")
 _NUMBERED = re.compile(r"(.+)_(\d+)")
@@ -45,58 +43,72 @@ _FEW_EDGES = 8
 
 
 def read_node_names(graph: Graph) -> Reading | None:
-    scopes = {node.key: scopes for node in graph.nodes if (scopes := tuple(_scopes_of(node)))}
+    scopes = _scopes_by_node(graph)
     named = [scope for several in scopes.values() for scope in several]
     if not any(named) or not is_coherent(graph, scopes):
         return None
-    rooted = sum(node.name.startswith("/") or node.key.startswith("/") for node in graph.nodes)
+    rooted = sum(_INLINED.sub("", name).startswith("/") for node in graph.nodes for name in _names_of(node)[:1])
     if 2 * rooted > len(scopes):
         paths: Mapping[_Scope, str] = TorchScriptPaths(graph, scopes).paths
         source = TORCHSCRIPT
     else:
-        paths = {scope: ".".join(part.replace(".", "_") for part in scope) for scope in set(named)}
+        paths = {scope: dotted_path(scope) for scope in set(named)}
         source = SLASHES
     nodes = {key: tuple(dict.fromkeys(paths[scope] for scope in several)) for key, several in scopes.items()}
     return Reading(source, Confidence.STRONG, nodes)
 
 
-def _scopes_of(node: Node) -> Iterator[_Scope]:
-    """The scopes in a node's name; where that has none, those in the name of its first output."""
+def _names_of(node: Node) -> list[str]:
+    """Names with a scope: the node's own; if it has none, that of its first output."""
     output = node.outputs[0].rpartition(KEY_SEPARATOR)[2] if node.outputs else ""
     text = next((name for name in (node.name, output) if "/" in name), "")
-    for name in filter(None, text.split(";")):
+    return list(filter(None, text.split(";")))
+
+
+def _scopes_by_node(graph: Graph) -> dict[str, tuple[_Scope, ...]]:
+    """By node key. TensorFlow names the body of a loop on its own (`while/mul`): it goes into the loop's scope."""
+    scopes = {node.key: scopes for node in graph.nodes if (scopes := tuple(_scopes_of(node)))}
+    outermost = {scope[:1] for node in graph.members.get(MAIN, ()) for scope in scopes.get(node.key, ())}
+    for node in graph.nodes:
+        owner = graph.body_owner.get(node.graph)
+        if owner in scopes and not any(scope[:1] in outermost for scope in scopes.get(node.key, ())):
+            scopes[node.key] = tuple((*scopes[owner][0], *scope) for scope in scopes.get(node.key, ((),)))
+    return scopes
+
+
+def _scopes_of(node: Node) -> Iterator[_Scope]:
+    for name in _names_of(node):
         parts = _INLINED.sub("", name).split("/")[:-1]
         # A name that is inlined or TorchScript's begins with a slash, and so with an empty part.
-        yield tuple(part for part in parts if part and not _FUNCTION_CALL.fullmatch(part))
+        yield tuple(filter(None, parts))
 
 
 def is_coherent(graph: Graph, scopes: Mapping[str, tuple[_Scope, ...]]) -> bool:
-    """Whether scopes fit the dataflow: nodes of one module are connected, names that were dealt anew are not.
+    """False for scopes that the dataflow refutes: nodes of one module are connected, names dealt anew are not.
 
-    At some depth, both ends of an edge lie in one scope more often than they would by chance (modularity).
+    Both ends of an edge lie in one scope more often than by chance (modularity), at some depth. Scopes of a single
+    node say nothing about it, and where there are no others, nothing is refuted.
     https://en.wikipedia.org/wiki/Modularity_(networks)
     """
-    edges = [
-        (scopes[node.key][0], scopes[reader.key][0])
-        for node in graph.nodes
-        if node.key in scopes
-        for reader in graph.successors(node)
-        if reader.key in scopes
-    ]
-    if len(edges) < _FEW_EDGES:
-        return True
-    deepest = max(len(scope) for edge in edges for scope in edge)
-    return deepest == 0 or any(_modularity(edges, depth) >= _LEAST_COHERENCE for depth in range(1, deepest + 1))
+    first = {key: several[0] for key, several in scopes.items()}
+    readers = ((node.key, reader.key) for node in graph.nodes for reader in graph.successors(node))
+    edges = [(first[source], first[reader]) for source, reader in readers if source in first and reader in first]
+    deepest = max(map(len, first.values()))
+    shares = [_modularity(edges, first.values(), depth) for depth in range(1, deepest + 1)]
+    measured = [share for share in shares if share is not None]
+    return not measured or max(measured) >= _LEAST_COHERENCE
 
 
-def _modularity(edges: Iterable[tuple[_Scope, _Scope]], depth: int) -> float:
-    """0 for scopes at random, 1 where no edge leaves its scope; scopes are cut off at a depth."""
-    pairs = [(first[:depth], second[:depth]) for first, second in edges]
-    ends = Counter(scope for pair in pairs for scope in pair)
-    by_chance = sum(count * count for count in ends.values()) / (2 * len(pairs)) ** 2
-    inside = sum(first == second for first, second in pairs) / len(pairs)
-    # All in one scope says nothing about that depth.
-    return 0.0 if by_chance == 1 else (inside - by_chance) / (1 - by_chance)
+def _modularity(edges: Iterable[tuple[_Scope, _Scope]], scopes: Iterable[_Scope], depth: int) -> float | None:
+    """0 for scopes at random, 1 where no edge leaves its scope; None if too few edges could stay inside of one."""
+    sizes = Counter(scope[:depth] for scope in scopes)
+    pairs = [(source[:depth], reader[:depth]) for source, reader in edges]
+    pairs = [pair for pair in pairs if sizes[pair[0]] > 1]
+    by_chance = sum(count * count for count in sizes.values()) / sizes.total() ** 2
+    if len(pairs) < _FEW_EDGES or by_chance == 1:
+        return None
+    inside = sum(source == reader for source, reader in pairs) / len(pairs)
+    return (inside - by_chance) / (1 - by_chance)
 
 
 @dataclass(frozen=True)

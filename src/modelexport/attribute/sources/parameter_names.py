@@ -2,6 +2,7 @@
 
     encoder.layer.0.fc.weight            -> encoder.layer.0.fc
     encoder.layer.0.fc.weight_quantized  -> encoder.layer.0.fc     (what quantizers append stays behind the last dot)
+    model/dense_5/MatMul/ReadVariableOp  -> model.dense_5          (a variable of TensorFlow)
     val_45, onnx::MatMul_337, p2o.Add.3  -> nothing: numbered by an exporter
 
 A node that reads a module's weight was, as a rule, issued by that module; so were the nodes that only rearrange the
@@ -16,21 +17,25 @@ Exporters store equal tensors once. A weight with several readers may have got t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from modelexport.attribute.sources.reading import Reading
 from modelexport.graph.index import KEY_SEPARATOR, Graph, Node
-from modelexport.graph.operators import CARRIERS, is_product
+from modelexport.graph.operators import CARRIERS, is_passing, is_product
 from modelexport.record.hierarchy import parent_path
-from modelexport.record.provenance import Confidence
+from modelexport.record.provenance import Confidence, EvidenceKind
 
 PARAMETERS = "parameter names"
 SHARED_PARAMETERS = "names of shared parameters"
 BIASES = "names of biases"
 # Dotted, and with a word at its end: attributes of modules have names, only lists are numbered.
-_PARAMETER = re.compile(r"[A-Za-z_]\w*(\.\w+)*\.[A-Za-z_]\w*")
+_PARAMETER = re.compile(r"(\w+\.)+[A-Za-z_]\w*")
+# How TensorFlow's graph reads a variable: scopes, the operator that uses it, the read.
+_VARIABLE = re.compile(r"(.+)/[^/]+/ReadVariableOp(/resource)?(:\d+)?")
+# What TensorFlow calls a function by; a scope of this name is no layer.
+_FUNCTION_CALL = re.compile(r"(Stateful)?PartitionedCall(_\d+)?")
 # What quantizers put between a weight and its reader, besides operators that only move data.
 _WEIGHT_STEPS = CARRIERS | {"DequantizeLinear", "QuantizeLinear"}
 
@@ -38,7 +43,14 @@ _WEIGHT_STEPS = CARRIERS | {"DequantizeLinear", "QuantizeLinear"}
 def module_of_parameter(value: str) -> str | None:
     """The path of the module that holds a parameter of this name; None if it is no such name."""
     name = value.rpartition(KEY_SEPARATOR)[2]
+    if variable := _VARIABLE.fullmatch(name):
+        return dotted_path(variable[1].split("/"))
     return parent_path(name) if _PARAMETER.fullmatch(name) else None
+
+
+def dotted_path(scopes: Iterable[str]) -> str:
+    """A module path of slash-separated scopes; dots inside of a scope are no levels."""
+    return ".".join(scope.replace(".", "_") for scope in scopes if scope and not _FUNCTION_CALL.fullmatch(scope))
 
 
 @dataclass(frozen=True)
@@ -53,7 +65,7 @@ class ParameterUses:
 
         Identity(encoder.layer.0.norm.weight) ─► encoder.layer.1.norm.weight      TorchScript stores equal weights once
         """
-        modules = {name: path for name in self.graph.initializers if (path := module_of_parameter(name)) is not None}
+        modules = {name: path for name in self._stored if (path := module_of_parameter(name)) is not None}
         for node in self.graph.nodes:
             if self._is_weight_step(node, modules):
                 own = module_of_parameter(node.outputs[0]) if node.op_type == "Identity" else None
@@ -62,12 +74,18 @@ class ParameterUses:
         return modules
 
     @cached_property
+    def _stored(self) -> frozenset[str]:
+        """Initializers, and results of Constant nodes, which some exporters write in their place."""
+        constants = (node.outputs[0] for node in self.graph.nodes if node.op_type == "Constant" and node.outputs)
+        return frozenset((*self.graph.initializers, *constants))
+
+    @cached_property
     def known_paths(self) -> frozenset[str]:
         return frozenset(self.modules.values())
 
     def _is_weight_step(self, node: Node, modules: Mapping[str, str]) -> bool:
         named = [value for value in node.inputs if value in modules]
-        stored = (value in modules or value in self.graph.initializers for value in node.inputs if value)
+        stored = (value in modules or value in self._stored for value in node.inputs if value)
         return bool(named) and node.op_type in _WEIGHT_STEPS and all(stored)
 
     @cached_property
@@ -98,22 +116,29 @@ def read_parameter_names(graph: Graph) -> Iterator[Reading]:
     uses = ParameterUses(graph)
     certain = {node.key for node in graph.nodes if node.key in uses.readers and uses.is_certain(node)}
     holders = {name: (uses.modules[name],) for name in graph.initializers if name in uses.modules}
-    if not holders:
+    if not uses.modules:
         return
     nodes = {key: paths for key, paths in uses.readers.items() if key in certain}
-    yield Reading(PARAMETERS, Confidence.STRONG, nodes, holders)
+    yield Reading(PARAMETERS, Confidence.STRONG, nodes, holders, kind=EvidenceKind.PARAMETER)
     shared = {key: paths for key, paths in uses.readers.items() if key not in certain}
-    yield Reading(SHARED_PARAMETERS, Confidence.INFERRED, shared)
-    yield Reading(BIASES, Confidence.INFERRED, dict(_products_of_biases(uses, certain)))
+    yield Reading(SHARED_PARAMETERS, Confidence.INFERRED, shared, kind=EvidenceKind.PARAMETER)
+    products = dict(_products_of_biases(uses, certain))
+    yield Reading(BIASES, Confidence.INFERRED, products, kind=EvidenceKind.PARAMETER)
 
 
 def _products_of_biases(uses: ParameterUses, certain: set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Products with a weight of no name, read by an addition of one named vector alone."""
+    """Products with a weight of no name, whose result goes to an addition of a named vector alone, and steps between.
+
+    MatMul ─► QuantizeLinear ─► DequantizeLinear ─► Add(encoder.fc.bias)
+    """
     graph = uses.graph
     for node in graph.nodes:
-        unnamed = any(value in graph.initializers for value in node.inputs)
-        readers = graph.consumers.get(node.outputs[0], ()) if node.outputs else ()
-        if node.key in uses.readers or not unnamed or not is_product(node) or len(readers) != 1:
-            continue
-        if readers[0].op_type == "Add" and readers[0].key in certain:
-            yield node.key, uses.readers[readers[0].key]
+        weighed = is_product(node) and any(value and value not in graph.computed for value in node.inputs)
+        steps = [node]
+        while weighed and len(readers := graph.consumers.get(steps[-1].outputs[0], ())) == 1:
+            if readers[0].key in certain and readers[0].op_type == "Add":
+                yield from ((step.key, uses.readers[readers[0].key]) for step in steps if step.key not in uses.readers)
+                break
+            if not is_passing(readers[0]):
+                break
+            steps.append(readers[0])
