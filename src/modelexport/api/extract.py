@@ -177,6 +177,8 @@ def _mark_origin(extracted: ExtractedPart, opened: TaggedFile, cut: Cut) -> None
 
 def _describe_ends(values: Sequence[onnx.ValueInfoProto], extracted: ExtractedPart) -> Iterator[End]:
     for value in values:
+        if value.name not in extracted.origins:
+            continue  # a weight, which is an input as well in old versions of the format
         tensor = value.type.tensor_type
         dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim)
         # Sequences and optionals have no element type of their own: `sequence_type` is all that there is to say.
