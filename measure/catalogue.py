@@ -131,6 +131,15 @@ MEASURES = (
         frozenset({"exporter", "tool", "jobs", "limit", "resume"}),
     ),
     Measure(
+        "anyfile",
+        "what is found in files without a record, against the record of the same export",
+        "rows of measure/corpus/models.toml, or sections of the page",
+        "docs/measured/any-file.md",
+        "these sections; of rows, nothing: prints",
+        "measure.anyfile.anyfile_run:run_measure",
+        frozenset({"exporter", "tool", "jobs", "limit", "resume"}),
+    ),
+    Measure(
         "house",
         "size and shape of the package",
         "nothing",

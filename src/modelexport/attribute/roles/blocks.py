@@ -110,13 +110,16 @@ _NORMS = NORMALIZATIONS - {"EmbedLayerNormalization"}
 
 
 def find_norms(flow: RoleFlow) -> dict[str, str]:
-    roles: dict[str, str] = {}
+    return {member.key: NORM for members in group_norms(flow) for member in members}
+
+
+def group_norms(flow: RoleFlow) -> Iterator[list[Node]]:
+    """The nodes of each normalization."""
     for node in flow.order:
         if node.op_type in _NORMS:
-            roles.update((member.key, NORM) for member in (node, *_scale_and_shift(flow, node)))
+            yield [node, *_scale_and_shift(flow, node)]
         elif node.op_type == "Sqrt" or _is_negative_root(flow, node):
-            roles.update((member.key, NORM) for member in _norm_around(flow, node))
-    return roles
+            yield _norm_around(flow, node)
 
 
 def _is_negative_root(flow: RoleFlow, node: Node) -> bool:

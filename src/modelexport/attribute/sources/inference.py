@@ -9,6 +9,7 @@ the innermost module around them, and so does what is made of it:
     a join       a node made from several modules: the innermost module that two of them are in, if what follows lies
                  outside of it
     a passage    any other node: the common module of what it is made from last, and of what it is made for
+    a tail       what is made from a join alone, until it enters a module outside: still the join's module
     an end       nothing known on one side: the module around the other side, which called it
 
 Joins are worked out first, because passages lead to them. Constants and arithmetic on shapes exist for their readers,
@@ -22,6 +23,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from modelexport.attribute.dataflow import claim_by_dataflow
+from modelexport.attribute.roles.blocks import group_norms
+from modelexport.attribute.roles.value_origins import trace_flow
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, common_prefix, parent_path
 from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind
@@ -33,13 +36,28 @@ _MOST_SOURCES = 6
 def infer_claims(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], strategy: str) -> dict[str, Claim]:
     """Claims for nodes without one in `known`; none for what is connected to nothing that is known."""
     paths = {key: common_path(call.path for call in claim.owners) for key, claim in known.items()}
+    norms = _complete_norms(graph, paths)
+    paths |= norms
     flow = _Flow(graph, paths)
     joins = {key: path for key, (path, is_join) in flow.infer(flow.paths_below()).items() if is_join}
     settled = _Flow(graph, {**paths, **joins})
     inferred = {**joins, **{key: path for key, (path, _) in settled.infer(settled.paths_below()).items()}}
     claims = {key: _claim(path, "between" if key not in joins else "joins", strategy) for key, path in inferred.items()}
+    claims |= {key: _claim(path, "normalization", strategy) for key, path in norms.items()}
     # That a value leaves the graph is no evidence here: of a file without names, nothing would be unknown.
     return claims | claim_by_dataflow(graph, hierarchy, {**known, **claims}, strategy, returned=False)
+
+
+def _complete_norms(graph: Graph, paths: Mapping[str, str]) -> dict[str, str]:
+    """The arithmetic that a normalization was taken apart into is the module's whose weight scales it."""
+    completed: dict[str, str] = {}
+    if paths.keys() >= graph.computed & graph.by_key.keys():
+        return completed  # nothing is open
+    for members in group_norms(trace_flow(graph)):
+        known = {paths[node.key] for node in members if node.key in paths}
+        if len(known) == 1:
+            completed.update(dict.fromkeys((node.key for node in members if node.key not in paths), known.pop()))
+    return completed
 
 
 def _claim(path: str, how: str, strategy: str) -> Claim:
@@ -93,12 +111,13 @@ class _Flow:
             sources = sorted(self.graph.predecessors(node), key=lambda source: source.position)
             computed = [source.key for source in sources if source.key in self.graph.computed]
             above = list(dict.fromkeys(path for key in computed for path in made_from.get(key, ())))[-_MOST_SOURCES:]
-            answer = _infer_path(above, below.get(node.key))
             made_from[node.key] = tuple(above)
+            answer = _infer_path(above, below.get(node.key))
+            if answer is not None and len(above) == 1 and all(inferred.get(key, ("", False))[1] for key in computed):
+                answer = above[0], True
             if answer is not None:
                 inferred[node.key] = answer
-                if answer[1]:
-                    made_from[node.key] = (answer[0],)
+                made_from[node.key] = (answer[0],) if answer[1] else made_from[node.key]
         return inferred
 
 

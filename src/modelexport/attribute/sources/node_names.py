@@ -178,13 +178,19 @@ class TorchScriptPaths:
         """By scope: the initializers that nodes in it, and in scopes inside of it, read."""
         weights: dict[_Scope, set[str]] = {}
         for node in self.graph.nodes:
-            read = [value for value in node.inputs if self._is_weight(value)]
+            read = [self._stored_as(value) for value in node.inputs if self._is_weight(self._stored_as(value))]
             for scope in self.scopes.get(node.key, ()) if read else ():
                 for depth in range(1, len(scope) + 1):
                     weights.setdefault(scope[:depth], set()).update(read)
         return {scope: frozenset(several) for scope, several in weights.items()}
 
+    def _stored_as(self, value: str) -> str:
+        """The initializer that a value is a copy of: each call of a module may read a copy of its own."""
+        while (maker := self.graph.producers.get(value)) is not None and maker.op_type == "Identity":
+            value = maker.inputs[0]
+        return value
+
     def _is_weight(self, value: str) -> bool:
         tensor = self.graph.initializers.get(value)
         # Scalars are constants that many modules share.
-        return value in self._parameters.modules or (tensor is not None and bool(tensor.shape))
+        return tensor is not None and bool(tensor.shape)
