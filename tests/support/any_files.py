@@ -7,6 +7,7 @@ into the variant that its function is named after.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,15 @@ def plain(*, ir_version: int = 8, opset: int = 17) -> onnx.ModelProto:
     if ir_version < 4:  # every initializer had to be an input as well
         graph.input.extend(helper.make_tensor_value_info(item.name, TensorProto.FLOAT, item.dims) for item in weights)
     return _model(graph, ir_version, helper.make_opsetid("", opset))
+
+
+def opset_of(ir_version: int) -> int:
+    """An operator set that existed when a version of the format was current."""
+    return {3: 7, 4: 9, 5: 10, 6: 11, 7: 14, 8: 15, 9: 20, 10: 21}.get(ir_version, 22)
+
+
+def plain_of_version(ir_version: int) -> onnx.ModelProto:
+    return plain(ir_version=ir_version, opset=opset_of(ir_version))
 
 
 def with_function() -> onnx.ModelProto:
@@ -93,7 +103,7 @@ def with_quantized_weights() -> onnx.ModelProto:
         small = np.arange(WIDTH * WIDTH) % 7
         stored = helper.make_tensor(f"{name}_quantized", dtype, [WIDTH, WIDTH], small.tolist())
         graph.initializer[index].CopyFrom(stored)
-        graph.initializer.append(numpy_helper.from_array(np.float32(0.1), f"{name}_scale"))
+        graph.initializer.append(numpy_helper.from_array(np.array(0.1, np.float32), f"{name}_scale"))
         node = helper.make_node("DequantizeLinear", [stored.name, f"{name}_scale"], [name], f"{name}_DequantizeLinear")
         graph.node.insert(0, node)
     return model
@@ -130,11 +140,8 @@ def without_nodes() -> onnx.ModelProto:
 
 _Maker = Callable[[], onnx.ModelProto]
 VARIANTS: Mapping[str, _Maker] = {
-    **{
-        f"ir{version}": lambda version=version: plain(ir_version=version, opset=opset_of(version))
-        for version in range(3, 14)
-    },
-    **{f"opset{opset}": lambda opset=opset: plain(opset=opset) for opset in (7, 9, 11, 13, 15)},
+    **{f"ir{version}": partial(plain_of_version, version) for version in range(3, 14)},
+    **{f"opset{opset}": partial(plain, opset=opset) for opset in (7, 9, 11, 13, 15)},
     "function": with_function,
     "bodies": with_bodies,
     "sparse": with_sparse_weight,
@@ -143,11 +150,6 @@ VARIANTS: Mapping[str, _Maker] = {
     "nameless": without_names,
     "empty": without_nodes,
 }
-
-
-def opset_of(ir_version: int) -> int:
-    """An operator set that existed when a version of the format was current."""
-    return {3: 7, 4: 9, 5: 10, 6: 11, 7: 14, 8: 15, 9: 20, 10: 21}.get(ir_version, 22)
 
 
 def save_external(path: Path) -> None:
