@@ -114,6 +114,7 @@ def write_part(
             "Validate the file that it is cut from: `modelexport validate`. If that is valid, report this.",
         )
     graph = extracted.file.proto.graph
+    own = [cutter.provenance.nodes[node.key] for node in cut.nodes if node.key not in cut.along]
     weights = sum(map(storage_size, graph.initializer))
     inside = False if weights <= _INSIDE else None
     embedding = options or EmbedOptions()
@@ -128,7 +129,8 @@ def write_part(
         provenance=extracted.provenance,
         inputs=tuple(_describe_ends(graph.input, extracted)),
         outputs=tuple(_describe_ends(graph.output, extracted)),
-        along=len(cut.along),
+        shared=sum(not all(map(cut.selection.covers, entry.attribution.owners)) for entry in own),
+        along=len(cut.along) - len(cut.shapes) + extracted.added,
         weights=weights,
         notes=(*cut.notes, *note_source(opened)),
     )

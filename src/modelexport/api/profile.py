@@ -16,7 +16,7 @@ from modelexport.api.environment import Clock, Progress
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.relink import relink_graph
 from modelexport.errors import RecordMismatch, UserError
-from modelexport.graph.file.tagged_file import find_ancestor, open_tagged
+from modelexport.graph.file.tagged_file import find_ancestor, open_tagged, tagged_ancestor
 from modelexport.inspect.profile import Timeline, join_events, spread
 from modelexport.record.results.files import RelinkResult
 from modelexport.record.results.profile import RUNS_FOR_SPREAD, Profile, SumCheck
@@ -62,7 +62,8 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     with clock.step("read"):
         opened = open_file(path) if before is None else open_tagged(path)
         origin = opened if before is None else open_file(Path(before))
-        ancestor = find_ancestor(origin)
+        # Its own record as all verbs read it; a file before is where lineage starts, as in `relink`.
+        ancestor = tagged_ancestor(opened) if before is None else find_ancestor(origin)
         request = SampleRequest(1, seed, tuple(input), () if inputs is None else (Path(inputs),))
         feed = next(sample_feeds(opened.proto, opened.graph, request))
     with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +77,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
             relinked = relink_graph(ancestor, optimized, f"ort:{optimization}")
             if not relinked.related:
                 raise RecordMismatch(
-                    f"{path} was not made from {ancestor.name}: {relinked.lineage.kinship}",
+                    f"{path} was not made from {ancestor.name}: {relinked.lineage.overlap}",
                     "Give the tagged file that it was made from: --before FILE.",
                 )
             events = join_events(ran.runs, optimized.graph)
@@ -100,7 +101,11 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
         nodes=nodes,
         modules=modules,
         events=tuple(events),
-        notes=(*_notes(relinked, runs), *note_source(origin)),
+        notes=(
+            *(opened.stale_notes if before is None else ()),
+            *_notes(relinked, runs),
+            *note_source(origin),
+        ),
         seconds=clock.seconds,
     )
 

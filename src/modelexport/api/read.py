@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.api.opening import note_source, open_file
-from modelexport.errors import UserError
-from modelexport.graph.file.reading import with_small_external_data
-from modelexport.graph.file.tagged_file import SIDECAR_SUFFIX, TaggedFile, open_tagged, read_sidecar
+from modelexport.errors import UserError, nearest_name
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, read_sidecar
 from modelexport.inspect.analyze import Analysis, analyze_file
 from modelexport.inspect.cost.totals import count
 from modelexport.inspect.query.answer import Answer, answer_query
@@ -33,16 +32,12 @@ if TYPE_CHECKING:
 _SHOWN = 12
 # More than this is no size of a tensor in ONNX.
 _LARGEST = 2**63 - 1
-_CHANGED = (
-    "the graph was changed after its record was made, and nodes may be charged to other modules than those they belong "
-    "to: `modelexport relink` says what became of them"
-)
 
 
 def load(path: str | Path) -> Provenance:
     """What is known about an ONNX file, for exactly the nodes that it has; or a sidecar as it is, without tensors."""
     path = Path(path)
-    if path.suffix == SIDECAR_SUFFIX:
+    if path.suffix == ".json":
         return read_sidecar(path)
     return open_file(path).provenance_with_edges
 
@@ -60,10 +55,11 @@ def query(source: str | Path | Provenance, text: str) -> tuple[NodeEntry, ...]:
 
 def answer(source: str | Path | Provenance, text: str) -> Answer:
     """The same with what it was asked of, and the reason where there are no nodes."""
-    if isinstance(source, Provenance) or Path(source).suffix == SIDECAR_SUFFIX:
+    if isinstance(source, Provenance) or Path(source).suffix == ".json":
         return answer_query(text, source if isinstance(source, Provenance) else load(source))
     file = open_file(Path(source))
-    return replace(answer_query(text, file.provenance_with_edges), notes=note_source(file))
+    answered = answer_query(text, file.provenance_with_edges)
+    return replace(answered, remarks=(*answered.remarks, *file.stale_notes), notes=note_source(file))
 
 
 def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
@@ -74,11 +70,10 @@ def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
     sizes = dict(at or {})
     ensure_sizes(sizes)
     opened = open_file(Path(source))
-    counted = count(str(source), with_small_external_data(opened), opened.graph, opened.provenance, sizes)
+    counted = count(str(source), opened, opened.provenance, sizes)
     # After the count, which knows the axes of all inputs by their names.
     ensure_axes(counted, sizes)
-    changed = () if opened.is_up_to_date else (_CHANGED,)
-    return replace(counted, notes=(*counted.notes, *changed, *note_source(opened)))
+    return replace(counted, notes=(*counted.notes, *opened.stale_notes, *note_source(opened)))
 
 
 def compare(a: str | Path, b: str | Path) -> Comparison:
@@ -142,11 +137,9 @@ def ensure_axes(counted: Cost, sizes: Mapping[str, int]) -> None:
     missing = next((name for name in sizes if name not in names), None)
     if missing is None:
         return
-    import difflib  # only needed when something is wrong, and not quick to import
-
-    near = difflib.get_close_matches(missing, names, n=1, cutoff=0.5)
+    near = nearest_name(missing, names)
     shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else ".")
-    guess = f"Did you mean {near[0]!r}? " if near else ""
+    guess = f"Did you mean {near!r}? " if near else ""
     raise UserError(
         f"{counted.file} has no axis {missing!r}", f"{guess}It has {shown}" if names else "All of its axes have a size."
     )

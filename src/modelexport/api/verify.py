@@ -119,7 +119,7 @@ def _link(file: TaggedFile, known: TaggedFile) -> TaggedFile:
     relinked = relink_graph(find_ancestor(known), file, "verify")
     if not relinked.related:
         raise ModelMismatch(
-            f"{file.path} and {known.path} are not of one model: {relinked.lineage.kinship}",
+            f"{file.path} and {known.path} are not of one model: {relinked.lineage.overlap}",
             "Give two files that were made from the same model.",
         )
     return file.believing(relinked.provenance)

@@ -16,7 +16,6 @@ from modelexport.api.opening import note_source, open_file
 from modelexport.api.read import ensure_axes, ensure_sizes
 from modelexport.api.writing import ensure_spared
 from modelexport.graph.file.atomic import write_atomically
-from modelexport.graph.file.reading import with_small_external_data
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.types import AxisSizes, input_dims
 from modelexport.inspect.cost.totals import count
@@ -91,7 +90,7 @@ def make_page(
     record = opened.provenance
     laid = [read_overlay(Path(overlay), record.hierarchy) for overlay in overlays]
     # Without sizes: amounts stay polynomials, and the page has the sizes at which they are evaluated beside them.
-    cost = count(str(file), with_small_external_data(opened), opened.graph, record, {})
+    cost = count(str(file), opened, record, {})
     sizes = _axis_sizes(opened, cost, dict(at or {}))
     differences = None
     if against is not None:
@@ -157,8 +156,7 @@ def _facts(opened: TaggedFile, cost: Cost, sizes: Mapping[str, int]) -> Iterator
 
 def _notes(opened: TaggedFile) -> Iterator[str]:
     yield from note_source(opened)
-    if not opened.is_up_to_date:
-        yield "The graph was changed after its record was made: `modelexport relink` says what became of its nodes."
+    yield from opened.stale_notes
     if opened.proto.functions:
         yield (
             "The file has functions. What is in one is shown once, however often it is called: "

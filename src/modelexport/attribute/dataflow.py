@@ -236,7 +236,7 @@ def claim_weights_by_content(
     claims: dict[str, Claim] = {}
     for name in graph.initializers:
         fingerprint = values.prints.get(name)
-        if fingerprint is None or not fingerprint.telling:
+        if fingerprint is None or not fingerprint.distinctive:
             continue
         copies = index.copies(fingerprint)
         owners = holders.paths([number for number in copies or index.matches(fingerprint) if number not in data])

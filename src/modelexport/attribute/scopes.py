@@ -168,7 +168,7 @@ def _narrow_by_time(candidates: dict[Node, _Calls], hierarchy: Hierarchy) -> dic
     begin, end = _spans(hierarchy)
     ordered = sorted(candidates, key=lambda node: node.position)
     # Constants are moved around freely; they say nothing about time.
-    fixed = [node for node in ordered if len(candidates[node]) == 1 and node.op_type != "Constant"]
+    fixed = [node for node in ordered if len(candidates[node]) == 1 and node.operator != "Constant"]
     known = {node: candidates[node][0] for node in fixed}
     begun = accumulate((begin[known[node]] if node in known else 0 for node in ordered), max)
     last = len(hierarchy.calls)

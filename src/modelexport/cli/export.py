@@ -41,12 +41,11 @@ def export(model: str, output: Path, no_check: bool, report: cli.Report, **optio
 @cli.source_option(required=False, purpose="Without it, FILE itself is asked.")
 @cli.target_option("The tagged file.")
 @cli.loading_options
-@click.option(
+@cli.preset_option(
     "--strategy",
-    default="all",
-    show_default=True,
+    "all",
+    "How nodes are attributed: all, enhanced_semantic, htp, fx_graph, usage_based or universal.",
     metavar="NAME",
-    help="How nodes are attributed: all, enhanced_semantic, htp, fx_graph, usage_based or universal.",
 )
 @cli.tagging_options
 @cli.report_options("text", "json", to_file=False)

@@ -96,7 +96,7 @@ def query(model: Path, query: str, report: cli.Report) -> int:
     cli.spare_inputs(report.output, model)
     answer = answer_query(model, query)
     if report.form == "names":
-        emit(query_names(answer), report.output)
+        emit(query_names(answer), report.output, quiet=report.verbosity.quiet)
     else:
         report.show(answer, lambda: query_table(answer))
     cli.print_notes(answer.remarks, report.verbosity)
@@ -107,9 +107,7 @@ def query(model: Path, query: str, report: cli.Report) -> int:
 @click.command()
 @cli.model_argument("file")
 @click.option("--at", multiple=True, metavar="AXIS=SIZE,…", help="Sizes of axes that the file leaves open; repeatable.")
-@click.option(
-    "--by", type=click.Choice(["module", "node"]), default="module", show_default=True, help="What a row is about."
-)
+@cli.preset_option("--by", "module", "What a row is about.", type=click.Choice(["module", "node"]))
 @cli.tree_options
 @cli.report_options("text", "json", "csv")
 def cost(file: Path, at: tuple[str, ...], by: str, report: cli.Report, **tree: Any) -> int:
@@ -161,16 +159,13 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
 @click.command()
 @cli.model_argument("file")
 @cli.file_option("--before", help="A tagged file that FILE was made from; asked instead of its record.")
-@click.option("--runs", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Runs that count.")
-@click.option(
-    "--warmup", type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Runs before them."
-)
-@click.option(
+@cli.preset_option("--runs", 20, "Runs that count.", type=click.IntRange(min=1), metavar="N")
+@cli.preset_option("--warmup", 5, "Runs before them.", type=click.IntRange(min=0), metavar="N")
+@cli.preset_option(
     "--optimization",
+    "all",
+    "How far ONNX Runtime optimizes the file before it runs it.",
     type=click.Choice(["all", "extended", "basic", "none"]),
-    default="all",
-    show_default=True,
-    help="How far ONNX Runtime optimizes the file before it runs it.",
 )
 @click.option("--providers", metavar="NAMES", default="", help="Of ONNX Runtime, the preferred first: CUDA,CPU.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, metavar="N", help="Threads for one operator; 0: all.")
@@ -218,7 +213,7 @@ def profile(
         result = profile_file(file, providers=names, progress=progress, **options)
     # First the trace: the table may say by its exit code that something is wrong, and the trace shows what.
     if trace is not None:
-        emit(profile_trace(result), trace)
+        emit(profile_trace(result), trace, quiet=report.verbosity.quiet)
     report.show_unless_quiet(
         result, lambda: profile_tables(result, depth=depth, everything=everything, verbose=report.verbose)
     )

@@ -22,17 +22,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from modelexport.graph.file import metadata
 from modelexport.graph.file.external import missing_data
-from modelexport.graph.file.metadata import (
-    MODULE_KEY,
-    TAG_KEY,
-    EmbedOptions,
-    Level,
-    embed,
-    node_keys,
-    read_node_keys,
-    write_node_keys,
-)
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.index import Node
 from modelexport.graph.related import count_known_nodes
@@ -92,14 +83,14 @@ def repair_keys(file: TaggedFile) -> int:
     """
     before = _keys(file)
     # In two steps: nodes get their keys from the record as it holds for this graph, not as it was stored.
-    embed(file.proto, file.record, EmbedOptions(Level.LEAN))
-    write_node_keys(file.proto, file.provenance)
+    metadata.embed(file.proto, file.record, metadata.EmbedOptions(metadata.Level.LEAN))
+    metadata.write_node_keys(file.proto, file.provenance)
     after = _keys(file)
     return sum(before[key] != after[key] for key in before)
 
 
 def _keys(file: TaggedFile) -> dict[str, dict[str, str]]:
-    return {key: read_node_keys(node) for key, node in file.protos.items()}
+    return {key: metadata.read_node_keys(node) for key, node in file.protos.items()}
 
 
 # The node that makes a value, and one that reads it.
@@ -265,7 +256,7 @@ def _resolving_tags(file: TaggedFile) -> Iterator[Finding]:
     """Tags on nodes lead back to modules: what a reader does with them."""
     tags = file.provenance.tags
     for key, node in file.protos.items():
-        tag = read_node_keys(node).get(TAG_KEY)
+        tag = metadata.read_node_keys(node).get(metadata.TAG_KEY)
         if tag is not None and tags.path(tag) is None:
             yield error("tag-unresolved", key, f"the tag {tag} names no module")
 
@@ -277,12 +268,16 @@ def _agreeing_keys(file: TaggedFile) -> Iterator[Finding]:
         return  # the record alone was embedded
     for key, seen in keys.items():
         entry = file.provenance.nodes.get(key)
-        expected = {} if entry is None else node_keys(file.provenance, entry.attribution)
+        expected = {} if entry is None else metadata.node_keys(file.provenance, entry.attribution)
         if not seen and entry is not None and entry.attribution.owners:
             yield error("node-keys-missing", key, f"{entry.op_type} carries no keys, though other nodes do")
         elif seen and seen != expected:
             # The module and its tag first: if they differ, so does most of the rest, and only because of them.
-            first = next(key for key in (MODULE_KEY, TAG_KEY, *expected, *seen) if seen.get(key) != expected.get(key))
+            first = next(
+                key
+                for key in (metadata.MODULE_KEY, metadata.TAG_KEY, *expected, *seen)
+                if seen.get(key) != expected.get(key)
+            )
             values = f"{seen.get(first)!r} on the node and {expected.get(first)!r} in the record"
             yield error("node-keys-differ", key, f"{first} is {values}")
 
@@ -291,7 +286,7 @@ def _as_tagged(file: TaggedFile) -> Provenance:
     """The record with what nodes say of themselves where that is something else, which makes them suspects."""
     nodes = dict(file.provenance.nodes)
     for key, node in file.protos.items():
-        module, entry = read_node_keys(node).get(MODULE_KEY), nodes.get(key)
+        module, entry = metadata.read_node_keys(node).get(metadata.MODULE_KEY), nodes.get(key)
         if entry is not None and module is not None and module != entry.attribution.module:
             call = ModuleCall.parse(module)
             nodes[key] = replace(entry, attribution=Attribution((call,), call, Confidence.FALLBACK))

@@ -257,6 +257,12 @@ class Provenance:
     def tags(self) -> Tags:
         return Tags(self.hierarchy, self.policy)
 
+    @property
+    def owning_paths(self) -> set[str]:
+        """Paths of the modules that own a node or an initializer."""
+        attributions = (*(entry.attribution for entry in self.nodes.values()), *self.initializers.values())
+        return {owner.path for attribution in attributions for owner in attribution.owners}
+
     def entry(self, name_or_key: str) -> NodeEntry:
         # Keys first: they are unique, while a tool may have given two nodes one name.
         entry = self.nodes.get(name_or_key) or self._by_name.get(name_or_key)

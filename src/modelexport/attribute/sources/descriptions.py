@@ -57,13 +57,13 @@ def _describe(module: Module, kinds: Mapping[str, Mapping[str, None]]) -> Module
 def _kind_of(graph: Graph, node: Node, entry: NodeEntry) -> str:
     if entry.attribution.role == "norm":
         return _WORDS.get(node.op_type, "Norm")
-    if node.op_type == "Gather":
+    if node.operator == "Gather":
         return "Embedding" if node.inputs[:1] and node.inputs[0] in graph.initializers else ""
-    if node.op_type in CARRIERS:
+    if node.operator in CARRIERS:
         return ""
-    if node.op_type in MATRIX_PRODUCTS:
+    if node.operator in MATRIX_PRODUCTS:
         return "Linear" if any(value in graph.initializers for value in node.inputs) else node.op_type
-    if node.op_type in ("Conv", "ConvTranspose", "FusedConv"):
+    if node.operator in ("Conv", "ConvTranspose", "FusedConv"):
         axes = [len(graph.initializers[value].shape) - 2 for value in node.inputs if value in graph.initializers]
         return f"{node.op_type.removeprefix('Fused')}{axes[0]}d" if axes and axes[0] > 0 else node.op_type
     return _WORDS.get(node.op_type, node.op_type)

@@ -186,7 +186,7 @@ class TorchScriptPaths:
 
     def _stored_as(self, value: str) -> str:
         """The initializer that a value is a copy of: each call of a module may read a copy of its own."""
-        while (maker := self.graph.producers.get(value)) is not None and maker.op_type == "Identity":
+        while (maker := self.graph.producers.get(value)) is not None and maker.operator == "Identity":
             value = maker.inputs[0]
         return value
 

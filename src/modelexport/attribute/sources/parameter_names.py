@@ -68,7 +68,7 @@ class ParameterUses:
         modules = {name: path for name in self._stored if (path := module_of_parameter(name)) is not None}
         for node in self.graph.nodes:
             if self._is_weight_step(node, modules):
-                own = module_of_parameter(node.outputs[0]) if node.op_type == "Identity" else None
+                own = module_of_parameter(node.outputs[0]) if node.operator == "Identity" else None
                 source = next(modules[value] for value in node.inputs if value in modules)
                 modules[node.outputs[0]] = own or source
         return modules
@@ -76,7 +76,7 @@ class ParameterUses:
     @cached_property
     def _stored(self) -> frozenset[str]:
         """Initializers, and results of Constant nodes, which some exporters write in their place."""
-        constants = (node.outputs[0] for node in self.graph.nodes if node.op_type == "Constant" and node.outputs)
+        constants = (node.outputs[0] for node in self.graph.nodes if node.operator == "Constant" and node.outputs)
         return frozenset((*self.graph.initializers, *constants))
 
     @cached_property
@@ -86,7 +86,7 @@ class ParameterUses:
     def _is_weight_step(self, node: Node, modules: Mapping[str, str]) -> bool:
         named = [value for value in node.inputs if value in modules]
         stored = (value in modules or value in self._stored for value in node.inputs if value)
-        return bool(named) and node.op_type in _WEIGHT_STEPS and all(stored)
+        return bool(named) and node.operator in _WEIGHT_STEPS and all(stored)
 
     @cached_property
     def readers(self) -> Mapping[str, tuple[str, ...]]:
@@ -136,7 +136,7 @@ def _products_of_biases(uses: ParameterUses, certain: set[str]) -> Iterator[tupl
         weighed = is_product(node) and any(value and value not in graph.computed for value in node.inputs)
         steps = [node]
         while weighed and len(readers := graph.consumers.get(steps[-1].outputs[0], ())) == 1:
-            if readers[0].key in certain and readers[0].op_type == "Add":
+            if readers[0].key in certain and readers[0].operator == "Add":
                 yield from ((step.key, uses.readers[readers[0].key]) for step in steps if step.key not in uses.readers)
                 break
             if not is_passing(readers[0]):

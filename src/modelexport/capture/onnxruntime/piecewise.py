@@ -41,8 +41,7 @@ from modelexport.graph.file.reading import (
 )
 from modelexport.graph.fingerprint import fingerprint
 from modelexport.graph.nchwc import blocked_values, in_usual_order
-from modelexport.graph.operators import NCHWC
-from modelexport.graph.protos import in_order, names_read
+from modelexport.graph.protos import NCHWC, in_order, names_read
 from modelexport.graph.types import value_sizes
 from modelexport.record.signals import GraphValues
 

@@ -22,6 +22,7 @@ import onnx
 from modelexport.errors import FileUnreadable, UserError, some_of
 from modelexport.graph.index import walk_nodes
 from modelexport.graph.protos import subgraphs
+from modelexport.record.document import SIDECAR_SUFFIX
 from modelexport.record.file_source import is_from_file
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.outline import Outline, pack_outline
@@ -257,7 +258,7 @@ def _drop(holder: _Holder, prefixes: tuple[str, ...], keys: tuple[str, ...]) -> 
 
 
 def sidecar_path(path: Path) -> Path:
-    return path.with_suffix(".hierarchy.json")
+    return path.with_suffix(SIDECAR_SUFFIX)
 
 
 _Holder = (

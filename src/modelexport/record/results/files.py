@@ -90,6 +90,7 @@ class Extraction:
     """
     asked    modules or queries, as they were asked for
     modules  the module calls that are in it
+    shared   nodes that also do the work of modules outside of it
     along    nodes that belong to others: constants, shape arithmetic, what lies in between
     weights  bytes of its initializers
     check    None if it was not held against the model
@@ -104,6 +105,7 @@ class Extraction:
     provenance: Provenance
     inputs: tuple[End, ...]
     outputs: tuple[End, ...]
+    shared: int
     along: int
     weights: int
     notes: tuple[str, ...] = ()

@@ -116,7 +116,7 @@ _FILE_TABLES: Tables = {
     OutputCheck: fields("ok max_abs_diff max_rel_diff message"),
     files.RelinkResult: fields(
         _SCHEMA,
-        "after before related kinship=lineage.kinship files",
+        "after before related kinship=lineage.overlap files",
         computed("relations", relations_of),
         _CONFIDENCES,
         "consistency=lineage.consistency differing idle notes",

@@ -28,6 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from modelexport.errors import printable
+from modelexport.graph.file.tagged_file import STALE_NOTE
 from modelexport.inspect.analyze import Analysis, FileFacts, ModuleFacts, Tally, Unowned
 from modelexport.inspect.query.answer import Answer
 from modelexport.record.file_source import describe_source, is_from_file
@@ -46,10 +47,6 @@ from modelexport.show.text.console import (
 )
 
 _FEW = 40  # rows of the module table that can be read at once
-_CHANGED = (
-    "The graph was changed after export: nodes that the record does not know have no module. "
-    "`modelexport relink` finds out where they come from."
-)
 
 
 def analysis_tables(analysis: Analysis, *, detailed: bool = False) -> Iterator[RenderableType]:
@@ -72,7 +69,7 @@ def _head(analysis: Analysis) -> Iterator[RenderableType]:
     if tools:
         yield plain(f"with {tools}", "dim")
     if not file.matches_record:
-        yield Text(_CHANGED, "yellow")
+        yield plain(STALE_NOTE, "yellow")
     if analysis.filter_tag:
         yield plain(f"Only what has a tag with {analysis.filter_tag!r} in it.", "yellow")
 
