@@ -35,7 +35,7 @@ class Score:
     unknown       those of which the record itself knows nothing: not scored
     wrong_strong  too shallow or wrong, and said with `strong` or `exact` confidence
     class_right   those whose answer has the class of the true module
-    class_known   those whose answer has a class at all
+    class_known   those whose answer has a class, not a description
     """
 
     nodes: int = 0
@@ -90,7 +90,7 @@ def _own_path(path: str, hierarchy: Hierarchy) -> str:
 
 
 def has_true_class(class_name: str, truth: Attribution, hierarchy: Hierarchy) -> bool:
-    """Whether a class is that of a true owner, or of the module around all of them."""
+    """Whether a class, empty if unknown, is that of a true owner, or of the module around all of them."""
     true_paths = [*(owner.path for owner in truth.owners), hierarchy.common_module(truth.owners) or ""]
     classes = {hierarchy.modules[path].class_name for path in true_paths if path in hierarchy.modules}
     return bool(class_name) and class_name in classes
@@ -119,7 +119,8 @@ def score_record(
 
 def _class_of(answer: Attribution, hierarchy: Hierarchy) -> str:
     module = None if answer.ancestor is None else hierarchy.modules.get(answer.ancestor.path)
-    return "" if module is None or answer.confidence <= Confidence.FALLBACK else module.class_name
+    is_known = module is not None and module.is_class_known and answer.confidence > Confidence.FALLBACK
+    return module.class_name if module is not None and is_known else ""
 
 
 def _count(verdict: Verdict, answer: Attribution, class_name: str, truth: Attribution, hierarchy: Hierarchy) -> Score:
