@@ -182,15 +182,6 @@ def test_validating_a_file_without_a_record(
     assert "no hierarchy record" in capsys.readouterr().err
 
 
-def test_compare_without_a_record_names_the_command_that_needs_none(
-    small: SmallFile, small_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = replace(small, level=Level.NONE, sidecar=False).write(tmp_path / "a.onnx")
-    assert run("compare", small_path, path) == 2
-    assert f"`modelexport diff {small_path} {path}` needs no record" in capsys.readouterr().err
-    assert run("diff", small_path, path, "-q") == 0
-
-
 def test_the_name_of_a_report_is_told(small_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "report.txt"
     for form in ("summary", "json", "csv"):

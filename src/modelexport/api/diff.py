@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from modelexport.api.opening import read_hierarchy
+from modelexport.api.opening import advise_attaching, read_hierarchy
 from modelexport.errors import ModelMismatch, RecordMismatch, UserError
 from modelexport.graph.file.external import external_data, is_external, tensors
 from modelexport.graph.file.metadata import MODULE_KEY
@@ -30,10 +30,9 @@ from modelexport.inspect.cost.totals import count
 from modelexport.inspect.diff.differences import diff_equal_files, find_differences
 from modelexport.inspect.diff.sides import ConstantStore, DiffSide, cut_part
 from modelexport.lineage.descent import trace_lineage
-from modelexport.record.file_source import FROM_FILE, advise_attaching
 from modelexport.record.hierarchy import ROOT, ROOT_NAME, ModuleCall
 from modelexport.record.lineage import Link
-from modelexport.record.provenance import Confidence, Origin, Provenance
+from modelexport.record.provenance import FROM_FILE, Confidence, Origin, Provenance
 from modelexport.record.results.cost import NodeCost
 from modelexport.record.results.diff import Diff, Source
 from modelexport.transform.fold.inlining import narrow_attribution

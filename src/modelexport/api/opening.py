@@ -13,8 +13,7 @@ from pathlib import Path
 
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.soundness import ensure_sound
-from modelexport.record.file_source import advise_attaching, is_from_file
-from modelexport.record.provenance import Provenance
+from modelexport.record.provenance import Origin, Provenance
 
 
 def open_file(path: Path) -> TaggedFile:
@@ -36,4 +35,10 @@ def read_hierarchy(file: TaggedFile) -> Provenance:
 def note_source(*files: TaggedFile) -> tuple[str, ...]:
     """For each file without a record: one line that says where its modules come from, and how to know more."""
     read = [(file.believed.origin, str(file.path)) for file in files if file.believed is not None]
-    return tuple(dict.fromkeys(advise_attaching(origin, path) for origin, path in read if is_from_file(origin)))
+    return tuple(dict.fromkeys(advise_attaching(origin, path) for origin, path in read if origin.is_file))
+
+
+def advise_attaching(origin: Origin, path: str) -> str:
+    """`no record in yolo.onnx: modules are read from TorchScript node names; …`: all verbs say it in these words."""
+    gain = "proves them by values" if origin.exporter else "finds them by values"
+    return f"no record in {path}: {origin.source_text}; `modelexport attach {path} -m MODEL -o FILE` {gain}"

@@ -19,7 +19,6 @@ from modelexport.graph.file.atomic import write_atomically
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.types import AxisSizes, input_dims
 from modelexport.inspect.cost.totals import count
-from modelexport.record.file_source import describe_source, is_from_file
 from modelexport.record.results.cost import Cost
 from modelexport.show.data.overlays import Overlay, Profiled, read_overlay
 from modelexport.show.page.data import MOST_NODES, PageSubject, page_data
@@ -139,8 +138,8 @@ def _axis_sizes(opened: TaggedFile, cost: Cost, at: dict[str, int]) -> dict[str,
 
 def _facts(opened: TaggedFile, cost: Cost, sizes: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     origin = opened.provenance.origin
-    if is_from_file(origin):
-        yield "hierarchy", describe_source(origin)
+    if origin.is_file:
+        yield "hierarchy", origin.source_text
     else:
         yield "exporter", origin.exporter
         yield "strategy", origin.strategy

@@ -23,7 +23,6 @@ from modelexport.errors import FileUnreadable, UserError, some_of
 from modelexport.graph.index import walk_nodes
 from modelexport.graph.protos import subgraphs
 from modelexport.record.document import SIDECAR_SUFFIX
-from modelexport.record.file_source import is_from_file
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.outline import Outline, pack_outline
 from modelexport.record.packed import pack
@@ -102,7 +101,7 @@ def _fitting_level(version: int, provenance: Provenance, level: Level) -> Level:
 
     With a model at hand, somebody exported the file lately, and keys on nodes are worth a newer version.
     """
-    is_kept = version < _IR_WITH_NODE_METADATA and is_from_file(provenance.origin)
+    is_kept = version < _IR_WITH_NODE_METADATA and provenance.origin.is_file
     return Level.LEAN if is_kept and level is Level.FULL else level
 
 

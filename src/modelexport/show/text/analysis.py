@@ -31,7 +31,6 @@ from modelexport.errors import printable
 from modelexport.graph.file.tagged_file import STALE_NOTE
 from modelexport.inspect.analyze import Analysis, FileFacts, ModuleFacts, Tally, Unowned
 from modelexport.inspect.query.answer import Answer
-from modelexport.record.file_source import describe_source, is_from_file
 from modelexport.record.lineage import Relation, descent_of
 from modelexport.record.provenance import Confidence, NodeEntry, Origin, Provenance
 from modelexport.show.module_tree import GroupedRow, grouped_rows
@@ -76,9 +75,9 @@ def _head(analysis: Analysis) -> Iterator[RenderableType]:
 
 def _origin_text(file: FileFacts) -> str:
     origin = Origin(file.strategy, file.exporter)
-    if not is_from_file(origin):
+    if not origin.is_file:
         return f"exported by {file.exporter}, attributed by {file.strategy}"
-    return describe_source(origin) if file.has_record else f"no record: {describe_source(origin)}"
+    return origin.source_text if file.has_record else f"no record: {origin.source_text}"
 
 
 def _modules(analysis: Analysis, detailed: bool) -> Table:
