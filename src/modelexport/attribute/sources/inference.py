@@ -99,7 +99,7 @@ class _Flow:
         return below
 
     def infer(self, below: Mapping[str, str]) -> dict[str, tuple[str, bool]]:
-        """By node: its module, and whether it is a join that decides it."""
+        """By node: its module, and whether it is a join, or the tail of one, that decides it."""
         inferred: dict[str, tuple[str, bool]] = {}
         # By node: the modules that its result is made from, up to the last known node or join, the latest last.
         made_from: dict[str, tuple[str, ...]] = {}
@@ -109,15 +109,17 @@ class _Flow:
             if not self._is_open(node):
                 continue
             sources = sorted(self.graph.predecessors(node), key=lambda source: source.position)
-            computed = [source.key for source in sources if source.key in self.graph.computed]
-            above = list(dict.fromkeys(path for key in computed for path in made_from.get(key, ())))[-_MOST_SOURCES:]
-            made_from[node.key] = tuple(above)
+            keys = [source.key for source in sources if made_from.get(source.key)]
+            above = list(dict.fromkeys(path for key in keys for path in made_from[key]))[-_MOST_SOURCES:]
             answer = _infer_path(above, below.get(node.key))
-            if answer is not None and len(above) == 1 and all(inferred.get(key, ("", False))[1] for key in computed):
+            if answer is not None and len(above) == 1 and all(inferred.get(key, ("", False))[1] for key in keys):
                 answer = above[0], True
+            made_from[node.key] = tuple(above)
             if answer is not None:
-                inferred[node.key] = answer
-                made_from[node.key] = (answer[0],) if answer[1] else made_from[node.key]
+                if answer[1]:
+                    made_from[node.key] = (answer[0],)
+                # A sum of branches is what a module returns: it has no tail.
+                inferred[node.key] = (answer[0], answer[1] and not (node.operator == "Add" and len(above) > 1))
         return inferred
 
 

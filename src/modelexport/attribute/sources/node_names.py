@@ -28,7 +28,7 @@ from modelexport.attribute.scopes import part_of
 from modelexport.attribute.sources.parameter_names import ParameterUses, dotted_path
 from modelexport.attribute.sources.reading import Reading
 from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node
-from modelexport.record.hierarchy import ROOT, join, lineage_of
+from modelexport.record.hierarchy import ROOT, join, lineage_of, parent_path
 from modelexport.record.provenance import Confidence
 
 TORCHSCRIPT = "TorchScript node names"
@@ -49,12 +49,17 @@ def read_node_names(graph: Graph) -> Reading | None:
         return None
     rooted = sum(_INLINED.sub("", name).startswith("/") for node in graph.nodes for name in _names_of(node)[:1])
     if 2 * rooted > len(scopes):
-        paths: Mapping[_Scope, str] = TorchScriptPaths(graph, scopes).paths
+        paths: Mapping[_Scope, str | None] = TorchScriptPaths(graph, scopes).paths
         source = TORCHSCRIPT
     else:
         paths = {scope: dotted_path(scope) for scope in set(named)}
         source = SLASHES
-    nodes = {key: tuple(dict.fromkeys(paths[scope] for scope in several)) for key, several in scopes.items()}
+    owners = {key: dict.fromkeys(paths[scope] for scope in several) for key, several in scopes.items()}
+    nodes = {
+        key: tuple(path for path in several if path is not None)
+        for key, several in owners.items()
+        if None not in several
+    }
     return Reading(source, Confidence.STRONG, nodes)
 
 
@@ -113,18 +118,23 @@ def _modularity(edges: Iterable[tuple[_Scope, _Scope]], scopes: Iterable[_Scope]
 
 @dataclass(frozen=True)
 class TorchScriptPaths:
-    """The module path of every scope in a graph that TorchScript's exporter named."""
+    """The module path of every scope in a graph that TorchScript's exporter named.
+
+    A module that is not called but whose `forward` is run leaves no part, so that one scope may stand for several
+    modules (`/encoder/attention` for encoder.layers.0.attention and encoder.layers.1.attention). Parameters show it.
+    """
 
     graph: Graph
     scopes: Mapping[str, tuple[_Scope, ...]]
 
     @cached_property
-    def paths(self) -> Mapping[_Scope, str]:
-        paths: dict[_Scope, str] = {(): ROOT}
-        # Outer scopes first: a path grows from that of the scope around.
-        for scope in sorted(self._all_scopes, key=len):
-            if scope:
-                paths[scope] = self._path_of(scope, paths)
+    def paths(self) -> Mapping[_Scope, str | None]:
+        """None for a scope that stands for several modules."""
+        paths: dict[_Scope, str | None] = {(): ROOT}
+        # Outer scopes first, because a path grows from that of the scope around; first calls before later ones.
+        for scope in sorted(self._all_scopes - {()}, key=lambda scope: (len(scope), len(scope[-1]), scope)):
+            shown = self._shown_paths.get(scope, ())
+            paths[scope] = next(iter(shown)) if len(shown) == 1 else None if shown else self._extend(scope, paths)
         return paths
 
     @cached_property
@@ -133,41 +143,32 @@ class TorchScriptPaths:
         return frozenset(scope[:depth] for scope in used for depth in range(len(scope) + 1))
 
     @cached_property
-    def _parameters(self) -> ParameterUses:
-        return ParameterUses(self.graph)
+    def _shown_paths(self) -> Mapping[_Scope, frozenset[str]]:
+        """By scope: the modules that it stands for by the parameters that are read in it, or in scopes inside."""
+        shown: dict[_Scope, set[str]] = {}
+        parameters = ParameterUses(self.graph)
+        for node in self.graph.nodes:
+            for scope in self.scopes.get(node.key, ()) if node.key in parameters.readers else ():
+                read = parameters.readers[node.key]
+                shown.setdefault(scope, set()).update(path for path in read if scope and _fits(scope, path))
+        for scope in sorted(self._all_scopes, key=len, reverse=True):
+            outer = scope[:-1]
+            if outer and shown.get(scope):
+                around = (path for inner in shown[scope] for path in lineage_of(parent_path(inner)))
+                shown.setdefault(outer, set()).update(path for path in around if path and _fits(outer, path))
+        return {scope: frozenset(paths) for scope, paths in shown.items() if paths}
 
-    @cached_property
-    def _known_paths(self) -> frozenset[str]:
-        return frozenset(above for path in self._parameters.known_paths for above in lineage_of(path))
-
-    @cached_property
-    def _paths_by_part(self) -> Mapping[str, tuple[str, ...]]:
-        paths: dict[str, list[str]] = {}
-        for path in sorted(self._known_paths - {ROOT}):
-            paths.setdefault(part_of(path), []).append(path)
-        return {part: tuple(several) for part, several in paths.items()}
-
-    def _path_of(self, scope: _Scope, paths: Mapping[_Scope, str]) -> str:
+    def _extend(self, scope: _Scope, paths: Mapping[_Scope, str | None]) -> str | None:
+        """The path of a scope that no parameter is read in, from that of the scope around it."""
         above, part = paths[scope[:-1]], scope[-1]
-        numbered = _NUMBERED.fullmatch(part)
-        first_call = (*scope[:-1], numbered[1]) if numbered else None
-        if first_call in self._all_scopes and join(above, part) not in self._known_paths:
-            assert first_call is not None
-            if self._read_same_weights(scope, first_call):
-                # Sorted by length alone, a first call may come later.
-                return paths.get(first_call) or self._path_of(first_call, paths)
+        if above is None:
+            return None
+        first_call = (*scope[:-1], _unnumbered(part))
+        if first_call != scope and first_call in paths and self._read_same_weights(scope, first_call):
+            return paths[first_call]
         if above and part.startswith(f"{part_of(above)}."):
             return above + part.removeprefix(part_of(above))
-        return self._complete_path(above, part)
-
-    def _complete_path(self, above: str, part: str) -> str:
-        """The path below `above` that the part is the tail of, if parameters know just one; else the part itself."""
-        direct = join(above, part)
-        if direct in self._known_paths:
-            return direct
-        prefix = f"{above}." if above else ""
-        longer = [path for path in self._paths_by_part.get(part, ()) if path.startswith(prefix)]
-        return longer[0] if len(longer) == 1 else direct
+        return join(above, part)
 
     def _read_same_weights(self, scope: _Scope, other: _Scope) -> bool:
         own, others = (self._weights_below.get(each, frozenset()) for each in (scope, other))
@@ -194,3 +195,19 @@ class TorchScriptPaths:
         tensor = self.graph.initializers.get(value)
         # Scalars are constants that many modules share.
         return tensor is not None and bool(tensor.shape)
+
+
+def _unnumbered(part: str) -> str:
+    numbered = _NUMBERED.fullmatch(part)
+    return numbered[1] if numbered else part
+
+
+def _fits(scope: _Scope, path: str) -> bool:
+    """Whether a scope can stand for a module: its parts, of later calls too, are those of modules around it, in order.
+
+    A weight that was stored once for several modules bears the name of another one, whose path does not fit.
+    """
+    parts = iter([part_of(above) for above in lineage_of(path) if above])
+    if not all(any(part in (own, _unnumbered(own)) for part in parts) for own in scope):
+        return False
+    return part_of(path) in (scope[-1], _unnumbered(scope[-1]))
