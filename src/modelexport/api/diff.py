@@ -2,7 +2,8 @@
 
     record of its own              RECORD     the modules that it says, as all verbs read it
     record of the other file alone OTHER      borrowed from there, node by node
-    none                           NODES      what is written on nodes; NONE if nothing is
+    none, our keys on nodes        NODES      what is written on nodes
+    none                           FILE       what each file says of its modules itself, or OTHER; NONE if nothing
 
 A file whose record was made for an earlier graph borrows too, if the other one is up to date and has the same modules:
 what nodes compute says more than their names. The comparison itself is in `inspect.diff`; here is what needs files,
@@ -15,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from modelexport.api.opening import advise_attaching, read_hierarchy
 from modelexport.errors import ModelMismatch, RecordMismatch, UserError
 from modelexport.graph.file.external import external_data, is_external, tensors
 from modelexport.graph.file.metadata import MODULE_KEY
@@ -30,7 +32,7 @@ from modelexport.inspect.diff.sides import ConstantStore, DiffSide, cut_part
 from modelexport.lineage.descent import trace_lineage
 from modelexport.record.hierarchy import ROOT, ROOT_NAME, ModuleCall
 from modelexport.record.lineage import Link
-from modelexport.record.provenance import Provenance
+from modelexport.record.provenance import FROM_FILE, Confidence, Origin, Provenance
 from modelexport.record.results.cost import NodeCost
 from modelexport.record.results.diff import Diff, Source
 from modelexport.transform.fold.inlining import narrow_attribution
@@ -117,8 +119,31 @@ def _sources(files: tuple[TaggedFile, TaggedFile]) -> list[tuple[Source, Provena
     if left is not None and right is not None and _have_same_tree(left, right):
         current = [file.is_up_to_date for file in files]
         records = [record if own or not any(current) else None for record, own in zip(records, current, strict=True)]
+    if not any(records) and not any(map(_hints, files)):
+        return _read_sources(files)
     lent = Source.OTHER if any(records) else Source.NONE
     return [(lent if record is None else Source.RECORD, record) for record in records]
+
+
+def _read_sources(files: tuple[TaggedFile, TaggedFile]) -> list[tuple[Source, Provenance | None]]:
+    """What two files without a record say themselves. One whose names are others has the modules of the other one."""
+    records = [_read_modules(file) for file in files]
+    left, right = records
+    if left is not None and right is not None and not module_overlap(left.hierarchy, right.hierarchy).related:
+        records = [left, None] if _known_share(left) >= _known_share(right) else [None, right]
+    lent = Source.OTHER if any(records) else Source.NONE
+    return [(lent if record is None else Source.FILE, record) for record in records]
+
+
+def _read_modules(file: TaggedFile) -> Provenance | None:
+    """What a file says of its modules itself; None if it says nothing, or has a record that says nothing of it."""
+    record = None if file.is_recorded else read_hierarchy(file)
+    return record if record is not None and len(record.hierarchy.modules) > 1 else None
+
+
+def _known_share(record: Provenance) -> float:
+    known = sum(entry.attribution.confidence > Confidence.FALLBACK for entry in record.nodes.values())
+    return known / len(record.nodes) if record.nodes else 0.0
 
 
 def _have_same_tree(left: Provenance, right: Provenance) -> bool:
@@ -193,6 +218,8 @@ def _hints(file: TaggedFile) -> dict[str, str]:
 
 def _part(side: DiffSide, module: str, file: TaggedFile) -> DiffSide:
     record = _own_record(file)
+    if record is None and not file.is_recorded and not _is_whole(module, None):
+        record = read_hierarchy(file)
     if _is_whole(module, record):
         return side
     if record is None:
@@ -248,6 +275,8 @@ def _notes(result: Diff, files: tuple[TaggedFile, TaggedFile]) -> list[str]:
         if side.source is Source.OTHER:
             why = "has no record of its own" if _own_record(file) is None else "was changed after its record was made"
             notes.append(f"{side.path} {why}: its modules are those of {other.path}, node by node")
+        elif side.source is Source.FILE:
+            notes.append(advise_attaching(Origin(FROM_FILE, side.exporter), side.path))
         elif side.source is Source.RECORD and not file.is_up_to_date:
             notes.append(f"{side.path}: {STALE_NOTE}")
     if result.left.source is Source.NONE and result.right.source is Source.NONE:

@@ -26,6 +26,7 @@ def compare(a: Path, b: Path, report: cli.Report) -> int:
     cli.spare_inputs(report.output, a, b)
     comparison = compare_models(a, b)
     report.show_unless_quiet(comparison, lambda: comparison_tables(comparison, verbose=report.verbose))
+    report.print_notes(comparison.notes)
     return 0 if comparison.identical else 1
 
 

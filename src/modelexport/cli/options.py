@@ -74,6 +74,11 @@ class Report:
         if self.form in ("json", "csv") or self.is_wanted:
             self.show(result, view)
 
+    def print_notes(self, notes: Iterable[str]) -> None:
+        """Notes that are no part of the view, on standard error; JSON has them, and other formats stay silent."""
+        if self.form not in ("json", "csv", "names"):
+            print_notes((f"note: {note}" for note in notes), self.verbosity)
+
 
 def model_argument(name: str) -> Decorator[Any]:
     return click.argument(name, metavar=name.upper(), type=click.Path(path_type=Path))

@@ -38,26 +38,28 @@ def analyze(model: Path, filter_tag: str | None, report: cli.Report) -> int:
     analysis = analyze_model(model, filter_tag)
     detailed = report.form == "detailed" or report.verbose  # -v asks for the same
     report.show(analysis, lambda: analysis_tables(analysis, detailed=detailed))
+    report.print_notes(analysis.notes)
     return 0
 
 
 @click.command()
 @cli.model_argument("model")
 @click.option("--check-consistency", is_flag=True, help="Also find attributions that dataflow rules out.")
+@click.option("--require-record", is_flag=True, help="Count it as an error if there is no record.")
 @click.option("--repair", is_flag=True, help="First rewrite the keys on the nodes from the record.")
 @cli.target_option("Write the repaired model to FILE instead of MODEL.", required=False)
 @cli.report_options("text", "json", to_file=False)
-def validate(model: Path, check_consistency: bool, repair: bool, output: Path | None, report: cli.Report) -> int:
+def validate(model: Path, output: Path | None, report: cli.Report, **options: Any) -> int:
     """Check that MODEL is valid, that its record belongs to it, and that its tags agree with the record.
 
-    Exits with 1 if there is an error.
+    Exits with 1 if there is an error. That there is no record is a warning, unless one is required.
     """
-    if output is not None and not repair:
+    if output is not None and not options["repair"]:
         raise UserError("--output says where the repaired model goes", "Add --repair.")
     from modelexport.api.read import validate as validate_model
     from modelexport.show.text.checks import validation_tables
 
-    validation = validate_model(model, check_consistency, repair, output)
+    validation = validate_model(model, output=output, **options)
     report.show_unless_quiet(validation, lambda: validation_tables(validation, verbose=report.verbose))
     return 0 if validation.ok else 1
 
@@ -98,6 +100,7 @@ def query(model: Path, query: str, report: cli.Report) -> int:
     else:
         report.show(answer, lambda: query_table(answer))
     cli.print_notes(answer.remarks, report.verbosity)
+    report.print_notes(answer.notes)
     return 0
 
 

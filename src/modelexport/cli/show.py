@@ -101,7 +101,7 @@ def convert(
     csv             one row for each node
     netron          a copy of the model whose nodes are named after their modules
 
-    No weights are read. A file without a record is converted as well; its nodes are not grouped.
+    No weights are read. A file without a record is grouped by the modules that it tells of itself.
     """
     if output is None:
         notes = _print(model, to, depth, is_alone=not any(beside.values()))

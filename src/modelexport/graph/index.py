@@ -233,11 +233,16 @@ class _Builder:
         """`outer` maps names visible from enclosing graphs to value ids."""
         own = [value.name for value in graph.input]
         own += [tensor.name for tensor in graph.initializer]
+        # ONNX has no name for a sparse tensor: it goes by that of its values.
+        own += [tensor.values.name for tensor in graph.sparse_initializer]
         own += [output for node in graph.node for output in node.output]
         names = {**outer, **{name: value_id(graph_id, name) for name in own if name}}
         for tensor in graph.initializer:
             header = Tensor(names[tensor.name], tensor.data_type, tuple(tensor.dims), protos.tensor_content(tensor))
             self.initializers[header.name] = header
+        for sparse in graph.sparse_initializer:
+            name = names[sparse.values.name]
+            self.initializers[name] = Tensor(name, sparse.values.data_type, tuple(sparse.dims), None)
         self.body_outputs[graph_id] = tuple(names.get(value.name, value.name) for value in graph.output)
         self.body_inputs[graph_id] = tuple(names[value.name] for value in graph.input if value.name)
         for node in protos.in_order(graph.node):

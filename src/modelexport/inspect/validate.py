@@ -1,8 +1,8 @@
 """Validation: a file is sound, its record belongs to it, and both say the same. Findings are values, not exceptions.
 
-Each check is one function that yields findings. To add a check: write it, and name it in `_FILE_CHECKS` (any file) or
-`_RECORD_CHECKS` (the record is about this file), at the end. A check must not fail on what another one is there to
-find.
+Each check is one function that yields findings. To add a check: write it, and name it in `_FILE_CHECKS` (any file),
+`_STORED_CHECKS` (there is a record) or `_RECORD_CHECKS` (it is about this file), at the end. A check must
+not fail on what another one is there to find.
 
 Dataflow consistency (`--check-consistency`). Calls nest, so what one call makes can only be read by calls that had not
 ended before it began. An edge that goes back in time means that one of its two ends is credited wrongly:
@@ -156,12 +156,17 @@ def _described(provenance: Provenance, node: Node) -> str:
 Check = Callable[[TaggedFile], Iterator[Finding]]
 
 
-def run_checks(file: TaggedFile, *, check_consistency: bool) -> Validation:
-    """Run all checks that make sense for the file."""
+def run_checks(file: TaggedFile, *, check_consistency: bool, require_record: bool = False) -> Validation:
+    """Run all checks that make sense for the file. `require_record`: that there is no record is an error."""
     checks = dict(_FILE_CHECKS)
-    if not file.is_record_foreign:
-        checks |= _RECORD_CHECKS
-        checks |= {"dataflow": _find_contradictions} if check_consistency else {}
+    if not file.is_recorded:
+        severity = Severity.ERROR if require_record else Severity.WARNING
+        checks |= {"record present": lambda file: _missing_record(file, severity)}
+    else:
+        checks |= _STORED_CHECKS
+        if not file.is_record_foreign:
+            checks |= _RECORD_CHECKS
+            checks |= {"dataflow": _find_contradictions} if check_consistency else {}
     findings = [finding for check in checks.values() for finding in check(file)]
     return Validation(str(file.path), tuple(checks), tuple(findings))
 
@@ -173,6 +178,12 @@ def _valid_model(file: TaggedFile) -> Iterator[Finding]:
         yield error("invalid-model", "", problem)
     for name, reason in missing_data(file.proto, file.directory):
         yield error("data-missing", name, reason)
+
+
+def _missing_record(file: TaggedFile, severity: Severity) -> Iterator[Finding]:
+    """A file of another tool is no worse for having none: other verbs read what it says itself."""
+    how = f"`modelexport attach {file.path} -o FILE` writes one"
+    yield Finding(severity, "record-missing", "", f"there is no hierarchy record in the file or beside it: {how}")
 
 
 def _readable_records(file: TaggedFile) -> Iterator[Finding]:
@@ -284,6 +295,8 @@ def _as_tagged(file: TaggedFile) -> Provenance:
 
 _FILE_CHECKS: dict[str, Check] = {
     "onnx checker": _valid_model,
+}
+_STORED_CHECKS: dict[str, Check] = {
     "records readable": _readable_records,
     "record made for this graph": _same_graph,
 }

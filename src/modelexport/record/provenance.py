@@ -226,15 +226,32 @@ class NodeEntry:
     attribution: Attribution
 
 
+FROM_FILE = "file"
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """How a record came to be. `graph` is the fingerprint of the graph that it was made for."""
+    """How a record came to be.
+
+    strategy  FROM_FILE if no model was run, and everything was read from the file itself
+    exporter  who exported the file; of a record that was read from the file, what it was read from
+    graph     the fingerprint of the graph that it was made for
+    """
 
     strategy: str
     exporter: str
     graph: str = ""
     model: str = ""
     tools: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_file(self) -> bool:
+        return self.strategy == FROM_FILE
+
+    @property
+    def source_text(self) -> str:
+        """`modules are read from TorchScript node names`, of a record that was read from the file itself."""
+        return f"modules are read from {self.exporter}" if self.exporter else "nothing in it tells of modules"
 
 
 @dataclass(frozen=True)

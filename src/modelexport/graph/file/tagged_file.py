@@ -100,6 +100,18 @@ class TaggedFile(ModelFile):
         raise self.embedded.problem or self.sidecar.problem or missing
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether a record is stored in the file or beside it, be it one that cannot be read."""
+        return any(stored.provenance or stored.problem for stored in (self.embedded, self.sidecar))
+
+    def believing(self, record: Provenance) -> TaggedFile:
+        """The same file with a record for this graph that is not stored."""
+        believing = replace(self, believed=record)
+        # The index of a large graph takes as long as any question about it, and says the same of both.
+        vars(believing)["graph"] = self.graph
+        return believing
+
+    @property
     def is_record_beside(self) -> bool:
         return self.believed is None and self.embedded.provenance is None
 
@@ -151,7 +163,11 @@ class TaggedFile(ModelFile):
         attributions = {key: entry.attribution for key, entry in self.provenance.nodes.items()}
         changed = name_nodes(self.proto, attributions, refuses)
         # A new value, because everything cached here was made with the old names.
-        return replace(self), len(changed)
+        renamed = replace(self)
+        if self.believed is not None:
+            entries = {node.key: replace(self.believed.nodes[node.key], name=node.name) for node in renamed.graph.nodes}
+            renamed = renamed.believing(replace(self.believed, nodes=entries))
+        return renamed, len(changed)
 
     def _fit_record(self) -> Provenance:
         record, graph = self.record, self.graph

@@ -130,12 +130,17 @@ _MOST_REMARKS = 10
 
 @dataclass(frozen=True)
 class Answer:
-    """`query` is as it was understood; `remarks` say why there are no nodes, and that a record is not up to date."""
+    """
+    query    as it was understood
+    remarks  why there are no nodes, and that a record is not up to date
+    notes    what to know about where the modules are known from
+    """
 
     query: str
     provenance: Provenance
     nodes: tuple[NodeEntry, ...]
     remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def answer_query(text: str, provenance: Provenance, *, whole_modules: bool = False) -> Answer:

@@ -50,13 +50,15 @@ class Source(StrEnum):
 
     RECORD  its own record, as far as it knows the nodes
     NODES   what is written on its nodes
-    OTHER   the record of the other file, along what both have in common
+    OTHER   the other file, along what both have in common
+    FILE    what it says itself: metadata and names of other tools, or structure
     NONE    nobody knows modules: everything belongs to the model as a whole
     """
 
     RECORD = "record"
     NODES = "nodes"
     OTHER = "other file"
+    FILE = "file"
     NONE = "none"
 
 

@@ -214,6 +214,7 @@ class RelinkResult:
     related    whether it comes from there at all; if not, nothing was written
     differing  weights of the same name that do not hold the same numbers
     idle       tools that were run and changed nothing, as they were asked for
+    notes      what to know about where modules are known from
     """
 
     path: Path | None
@@ -224,6 +225,7 @@ class RelinkResult:
     related: bool
     differing: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
     after: str = ""
 
@@ -264,6 +266,7 @@ class FoldResult:
     files: tuple[Path, ...]
     provenance: Provenance
     folding: Folding
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -274,3 +277,4 @@ class FlattenResult:
     files: tuple[Path, ...]
     provenance: Provenance | None
     flattening: Flattening
+    notes: tuple[str, ...] = ()

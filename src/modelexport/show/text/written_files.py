@@ -149,6 +149,7 @@ def folding_lines(result: files.FoldResult, *, verbose: bool = False) -> Iterato
     yield from _unfolded(folding, verbose=verbose)
     if folding.note:
         yield plain(f"note: {folding.note}", "yellow")
+    yield from note_lines(result.notes)
 
 
 def _unfolded(folding: files.Folding, *, verbose: bool) -> Iterator[RenderableType]:
@@ -178,6 +179,7 @@ def flattening_lines(result: files.FlattenResult) -> Iterator[RenderableType]:
         yield plain(f"{counts}: {counted(len(flattening.inlined), 'function')} put in the place of calls")
     for name, reason in flattening.kept.items():
         yield plain(f"note: {name} is still a function: {reason}", "yellow")
+    yield from note_lines(result.notes)
 
 
 _ASK_VERIFY = "`modelexport verify` holds what was found against values."
@@ -201,6 +203,7 @@ def lineage_lines(result: files.RelinkResult, *, verbose: bool = False) -> Itera
     fates = ", ".join(_fates(consistency))
     yield plain(f"of {counted(consistency.nodes, 'node')} before that work on the inputs, {fates}", "dim")
     yield from (plain(line, "yellow") for line in _doubts(consistency))
+    yield from note_lines(result.notes)
     if result.differing:
         weights = f"{counted(len(result.differing), 'weight')} with other numbers under the same name"
         yield plain(f"another version of the model: {weights} ({some_of(result.differing)})", "bold red")

@@ -52,6 +52,10 @@ def assemble_part(file: ModelFile, provenance: Provenance, cut: Cut, types: Valu
     return _PartAssembly(file, provenance, cut, types).assemble()
 
 
+# Before this version of the format every initializer had to be an input as well.
+_IR_WITH_OPTIONAL_INPUTS = 4
+
+
 class _PartAssembly:
     """The new file while it grows.
 
@@ -93,6 +97,9 @@ class _PartAssembly:
         graph.initializer.extend([*weights, *self._constants])
         graph.sparse_initializer.extend(sparse)
         graph.input.extend(self._value(value) for value in self._cut.enters)
+        if proto.ir_version < _IR_WITH_OPTIONAL_INPUTS:
+            make = onnx.helper.make_tensor_value_info
+            graph.input.extend(make(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in graph.initializer)
         outputs = handed or {self._local(value): value for value in self._cut.leaves}
         graph.output.extend(self._value(value, name) for name, value in outputs.items())
         self._copy_descriptions(graph)
