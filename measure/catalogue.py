@@ -87,6 +87,7 @@ SECTIONS = (
     Section("relink_time", "time that relink takes", "measure.bench.two_graphs:measure_relink_time"),
     Section("profiled", "kernel time that is charged to modules", "measure.bench.module_costs:measure_profiled"),
     Section("diffed", "what diff says of known changes", "measure.bench.two_graphs:measure_diffed"),
+    Section("diff_equal", "time of diff for a file and itself", "measure.bench.two_graphs:measure_diff_equal"),
     Section("flops", "FLOPs against PyTorch's counter", "measure.bench.module_costs:measure_flops"),
     Section("extracted", "every module call as a file of its own", "measure.bench.extracted:measure_extracted"),
     Section("selected", "nodes that a query keeps in float", "measure.bench.selected:measure_selected"),
@@ -128,6 +129,15 @@ MEASURES = (
         "docs/measured/lineage.md",
         "nothing; prints",
         "measure.lineage.lineage_run:run_measure",
+        frozenset({"exporter", "tool", "jobs", "limit", "resume"}),
+    ),
+    Measure(
+        "anyfile",
+        "what is found in files without a record, against the record of the same export",
+        "rows of measure/corpus/models.toml, or sections of the page",
+        "docs/measured/any-file.md",
+        "these sections; of rows, nothing: prints",
+        "measure.anyfile.anyfile_run:run_measure",
         frozenset({"exporter", "tool", "jobs", "limit", "resume"}),
     ),
     Measure(

@@ -26,6 +26,7 @@ from measure.catalogue import Options
 from measure.pages import MEASURED, Table, compose_page, write_page, written_by
 
 PACKAGE = Path(__file__).parents[1] / "src" / "modelexport"
+PAGE = MEASURED / "house.md"
 SMALL = 60
 LONG_FUNCTION = 60
 
@@ -81,8 +82,8 @@ class Figure:
     @property
     def limit(self) -> str:
         if self.low is None:
-            return f"at most {self.high:g}"
-        return f"at least {self.low:g}" if self.high is None else f"{self.low:g} to {self.high:g}"
+            return f"at most {self.high:,g}"
+        return f"at least {self.low:,g}" if self.high is None else f"{self.low:,g} to {self.high:,g}"
 
 
 def read_package(folder: Path = PACKAGE) -> list[SourceFile]:
@@ -97,7 +98,7 @@ def measure_house(files: list[SourceFile]) -> list[Figure]:
     rooms = {path.parts[0] for file in files if len((path := file.path.relative_to(PACKAGE)).parts) > 1}
     return [
         Figure("Python files", len(files), high=225),
-        Figure("lines", total, high=45_050),
+        Figure("lines", total, high=45_000),
         Figure("rooms", len(rooms), high=12),
         Figure(f"files under {SMALL} lines, without `__init__`", _count(modules, lambda f: f.lines < SMALL), high=12),
         Figure("median file, without `__init__`", statistics.median(file.lines for file in modules), 180, 280),
@@ -118,7 +119,7 @@ def run_measure(options: Options) -> int:
     figures = measure_house(read_package())
     rows = tuple((figure.name, f"{figure.value:,g}", figure.limit) for figure in figures)
     table = Table("The package", "Files below `src/modelexport`.", ("figure", "measured", "limit"), rows)
-    write_page(MEASURED / "house.md", compose_page("The house", written_by("house", "from the source"), [table]))
+    write_page(PAGE, compose_page("The house", written_by("house", "from the source"), [table]))
     sys.stdout.write(table.markdown())
     return 0 if all(figure.holds for figure in figures) else 1
 

@@ -6,9 +6,9 @@ A two-layer perceptron is exported and the file is analyzed, once with each expo
 *passes* a file if a function there is given it, or returns it, by itself: its protobuf, its entry in the index, the
 outline or the record, its key, a claim on it, or its attribution. Who follows the node has to open these files.
 
-Not counted: functions that take a whole graph or table and loop over it (the second figure says how many files hold the
-node in a local variable at some line), and the modules that only say what such a value is (`VALUES`), since whoever
-reads `attribution.module` passes them.
+Not counted by this definition: functions that take a whole graph or table and loop over it, and the modules that only
+say what such a value is (`VALUES`), since whoever reads `attribution.module` passes them. By a second, wider definition
+every function counts that holds the node in a local variable at some line, so these loops do, too. Both are printed.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Walk:
     """Follows one node through every line that the package runs.
 
     passed  by file, in the order of the walk: the functions that are given the node or return it
-    held    files in which it is a local variable at some line
+    held    the same of the functions in which it is a local variable at some line
     """
 
     def __init__(self, key: str, attribution: Attribution) -> None:
         self.passed: dict[str, list[str]] = {}
-        self.held: set[str] = set()
+        self.held: dict[str, list[str]] = {}
         self._key, self._owners = key, attribution.owners
 
     def trace(self, frame: FrameType, event: str, returned: object) -> Any:
@@ -62,12 +62,10 @@ class Walk:
             return None
         name = path.relative_to(PACKAGE).as_posix()
         if any(map(self._is_node, list(frame.f_locals.values()))):
-            self.held.add(name)
+            _note(self.held, name, frame)
         exchanged = _arguments(frame) if event == "call" else [returned] if event == "return" else ()
         if any(map(self._is_node, exchanged)):
-            functions = self.passed.setdefault(name, [])
-            if frame.f_code.co_qualname not in functions:
-                functions.append(frame.f_code.co_qualname)
+            _note(self.passed, name, frame)
         return self.trace
 
     def _is_node(self, value: object) -> bool:
@@ -78,6 +76,12 @@ class Walk:
         if isinstance(value, Attribution | Claim):
             return value.owners == self._owners
         return bool(getattr(value, "key", None) == self._key)
+
+
+def _note(files: dict[str, list[str]], name: str, frame: FrameType) -> None:
+    functions = files.setdefault(name, [])
+    if frame.f_code.co_qualname not in functions:
+        functions.append(frame.f_code.co_qualname)
 
 
 def _arguments(frame: FrameType) -> Iterator[object]:
@@ -105,12 +109,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for exporter in EXPORTERS:
             walk = walk_node(exporter, Path(folder))
-            lines = [
-                f"{exporter}: the node passes {len(walk.passed)} files; {len(walk.held)} hold it in a local variable"
-            ]
-            for number, (name, functions) in enumerate(walk.passed.items(), 1):
-                lines.append(f"  {number:2} {name:38} {', '.join(functions[:3])}")
-            sys.stdout.write("\n".join(lines) + "\n")
+            for definition, files in (
+                ("given to a function, or returned by one", walk.passed),
+                ("in any local variable of a function", walk.held),
+            ):
+                lines = [f"{exporter}: the node passes {len(files)} files, {definition}"]
+                for number, (name, functions) in enumerate(files.items(), 1):
+                    lines.append(f"  {number:2} {name:38} {', '.join(functions[:3])}")
+                sys.stdout.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

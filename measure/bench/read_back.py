@@ -34,18 +34,18 @@ def by_networkx(path: Path) -> PlainGraph:
     keys: dict[str, str] = {}
     found = PlainGraph()
     for number, data in read.nodes(data=True):
-        facts = {_unescaped(name): _unescaped(fact) if isinstance(fact, str) else fact for name, fact in data.items()}
+        facts = {unescaped(name): unescaped(fact) if isinstance(fact, str) else fact for name, fact in data.items()}
         if "key" in facts:
             keys[number] = facts["key"]
             outputs = [one.decode() for one in _strings(facts.get("outputs", "[]"))]
             types = facts.get("types", "").split("; ") if "types" in facts else [""] * len(outputs)
             found.nodes[facts["key"]] = _node(facts, outputs, types)
     for source, target, data in read.edges(data=True):
-        found.edges.add((keys[source], data["output"], keys[target], data["input"], _unescaped(data["value"])))
+        found.edges.add((keys[source], data["output"], keys[target], data["input"], unescaped(data["value"])))
     return found
 
 
-def _unescaped(text: str) -> str:
+def unescaped(text: str) -> str:
     return re.sub("_x([0-9A-F]{4})_", lambda one: chr(int(one[1], 16)), text)
 
 
@@ -135,7 +135,7 @@ class Explorer:
 
 
 def _add_shown(found: PlainGraph, node: dict[str, Any], nodes: Mapping[str, dict[str, Any]]) -> None:
-    facts: dict[str, Any] = {name: _unshown(text) for name, text in node["attrs"].items()}
+    facts: dict[str, Any] = {name: unshown(text) for name, text in node["attrs"].items()}
     attributes = {name: _parsed(text) for name, text in facts.items() if name.startswith(_ATTRIBUTE)}
     # The page says `<empty>` where there is nothing.
     facts = {name: "" if text == "<empty>" else text for name, text in facts.items()} | attributes
@@ -156,12 +156,12 @@ def _shown_edge(edge: Mapping[str, str], target: str, nodes: Mapping[str, dict[s
     value = source["outputsMetadata"][output]["tensor_name"]
     place = int(edge["targetNodeInputId"])
     if source["attrs"]["kind"] == "captured":
-        return _unshown(source["attrs"]["source"]), int(source["attrs"]["output"]), target, place, value
+        return unshown(source["attrs"]["source"]), int(source["attrs"]["output"]), target, place, value
     return source["id"], int(output), target, place, value
 
 
-def _unshown(text: str) -> str:
-    text = text[1:] if text.startswith(" ") and text.lstrip().startswith("dense<") else text
+def unshown(text: str) -> str:
+    text = text[1:] if text.startswith(" ") and text.lstrip(" ").startswith("dense<") else text
     return re.sub("(\\\\*)＂", lambda one: "\\" * (len(one[1]) // 2) + ("＂" if len(one[1]) % 2 else '"'), text)
 
 

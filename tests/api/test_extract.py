@@ -18,7 +18,7 @@ import modelexport as mx
 from modelexport.api.environment import Clock
 from modelexport.api.extract import write_part
 from modelexport.api.extract_check import check_extracted
-from modelexport.errors import CutImpossible, FileUnwritable, QueryInvalid, RecordMissing, UnknownName, UserError
+from modelexport.errors import CutImpossible, FileUnwritable, QueryInvalid, UnknownName, UserError
 from modelexport.graph.file.metadata import CUT_KEY
 from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.record.hierarchy import ModuleCall
@@ -148,7 +148,9 @@ def test_modules_that_share_a_node_both_have_it(tmp_path: Path) -> None:
     net, x = Twins(), torch.randn(2, 4)
     source = exported(net, (x,), tmp_path / "whole.onnx")
     for module in ("left", "right"):
-        ensure_sound(mx.extract(source, module, tmp_path / "part.onnx", model=net, inputs=(x,)))
+        part = mx.extract(source, module, tmp_path / "part.onnx", model=net, inputs=(x,))
+        ensure_sound(part)
+        assert part.shared > 0
 
 
 def test_a_module_in_a_branch(tmp_path: Path) -> None:
@@ -300,12 +302,13 @@ def test_bad_requests_write_nothing(bert: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_without_a_record(bert: Path, tmp_path: Path) -> None:
+def test_a_file_without_a_record_is_asked_for_its_modules(bert: Path, tmp_path: Path) -> None:
     model = onnx.load(bert)
     del model.metadata_props[:]
     onnx.save(model, tmp_path / "plain.onnx")
-    with pytest.raises(RecordMissing):
-        mx.extract(tmp_path / "plain.onnx", "pooler", tmp_path / "part.onnx")
+    extraction = mx.extract(tmp_path / "plain.onnx", "pooler", tmp_path / "part.onnx")
+    assert extraction.provenance.origin.strategy == "file"
+    assert any("no record in" in note for note in extraction.notes)
 
 
 def test_a_part_of_a_part(bert: Path, tmp_path: Path) -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import helper
 from tests.support.exports import Exports
 from tests.support.small_file import SmallFile, credited
 
 import modelexport as mx
-from modelexport.graph.file.tagged_file import open_tagged
+from modelexport.api.read import answer
+from modelexport.graph.file.tagged_file import STALE_NOTE, open_tagged
 from modelexport.inspect.analyze import ModuleFacts
 from modelexport.record.hierarchy import parent_path
+from modelexport.record.results.diff import Source
 from modelexport.show.page.modules import module_columns
 from modelexport.show.page.nodes import ModuleTree, Texts
 
@@ -108,6 +112,65 @@ def test_verbs_agree_on_shared_nodes(owners: tuple[str, str], tmp_path: Path) ->
 def test_a_module_of_a_diff_has_the_nodes_that_analyze_says(tmp_path: Path) -> None:
     path = SmallFile().but(h0=credited("layers.0.fc", "layers.1.fc")).write(tmp_path / "a.onnx")
     counts = analyzed(path)
-    for module in ("layers.0", "layers.1", "layers.1.fc"):
+    for module in ("layers", "layers.0", "layers.1", "layers.1.fc"):
         found = mx.diff(path, path, left_module=module)
         assert (found.left.nodes, found.right.nodes) == (counts[module][1], counts[module][1])
+
+
+@pytest.fixture
+def stale(tmp_path: Path) -> Path:
+    """A tool has put a node between two others and changed the operator of one, and the record does not know."""
+    path = SmallFile().write(tmp_path / "stale.onnx")
+    model = onnx.load(path)
+    model.graph.node[1].input[0] = "e2"
+    model.graph.node[2].op_type = "Sigmoid"
+    model.graph.node.insert(1, helper.make_node("Identity", ["e"], ["e2"], name="late"))
+    onnx.save(model, path)
+    return path
+
+
+def test_verbs_agree_on_a_file_that_was_changed_since(stale: Path) -> None:
+    """All answer from what the record still says: the new node has no module, the changed one keeps its own."""
+    check_counts(stale)
+    check_profile(stale)
+    counts = analyzed(stale)
+    assert sum(own for own, *_ in counts.values()) == 6
+    for module, (_, total, _, _) in counts.items():
+        if total and module:
+            assert len(mx.query(stale, f"module={module} | module={module}.**")) == total
+            part = mx.diff(stale, stale, left_module=module)
+            assert (part.left.nodes, part.right.nodes) == (total, total)
+
+
+def test_verbs_say_the_same_of_a_file_that_was_changed_since(stale: Path, tmp_path: Path) -> None:
+    assert not mx.analyze(stale).file.matches_record
+    assert STALE_NOTE in mx.cost(stale).notes
+    assert STALE_NOTE in mx.profile(stale, runs=1, warmup=0).notes
+    assert STALE_NOTE in answer(stale, "op=MatMul").remarks
+    assert STALE_NOTE in mx.view(stale, tmp_path / "page.html").page.notes
+    found = mx.diff(stale, stale)
+    assert (found.left.source, found.right.source) == (Source.RECORD, Source.RECORD)
+    assert f"{stale}: {STALE_NOTE}" in found.notes
+
+
+def test_a_module_that_is_gone_has_the_nodes_that_its_stale_file_counts(stale: Path, tmp_path: Path) -> None:
+    """Both files were changed since, so that neither lends its modules."""
+    other = tmp_path / "other.onnx"
+    model = onnx.load(stale)
+    for node in model.graph.node:
+        node.input[:] = ["r0" if name == "r1" else name for name in node.input]
+    kept = [node for node in model.graph.node if node.output[0] not in ("h1", "r1")]
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    onnx.save(model, other)
+    [gone] = mx.diff(stale, other).modules
+    _, total, _, parameters = analyzed(stale)["layers.1"]
+    assert (gone.left, gone.nodes.left, gone.parameters) == ("layers.1", total, parameters)
+
+
+def test_a_stale_file_borrows_the_modules_of_one_that_is_up_to_date(stale: Path, tmp_path: Path) -> None:
+    found = mx.diff(SmallFile().write(tmp_path / "current.onnx"), stale)
+    assert (found.left.source, found.right.source) == (Source.RECORD, Source.OTHER)
+    assert any(
+        f"{stale} was changed after its record was made: its modules are those of" in note for note in found.notes
+    )

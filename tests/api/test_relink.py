@@ -315,7 +315,7 @@ class TestWhatIsWrong:
         assert not found.related
         assert not found.ok
         assert not target.exists()
-        assert found.lineage.kinship.degree < 0.5
+        assert found.lineage.overlap.degree < 0.5
 
     def test_another_version_of_the_model(self, bert: Path, tmp_path: Path) -> None:
         def retrain(model: onnx.ModelProto) -> None:

@@ -8,13 +8,13 @@ import pytest
 import torch
 from tests.support import nets
 from tests.support.architectures import build
+from tests.support.fingerprints import same_content
 from torch import Tensor, nn
 
 from modelexport.capture import fx
 from modelexport.capture.arguments import bind_arguments, fingerprint_tensor, output_tensors
 from modelexport.capture.fx import FxCapture, FxKind, trace_fx
 from modelexport.capture.hierarchy import run_model, trace_run
-from modelexport.graph.fingerprint import same_content
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.signals import Trace
 

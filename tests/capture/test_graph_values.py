@@ -12,11 +12,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.support.building import body, model, node
 from tests.support.exports import Exports
+from tests.support.fingerprints import same_content
 
 from modelexport.capture.onnxruntime import piecewise as pieces
 from modelexport.capture.onnxruntime.piecewise import fingerprint_values, fingerprint_weights
 from modelexport.graph.file.reading import ModelFile, open_model, parse_model
-from modelexport.graph.fingerprint import fingerprint, same_content
+from modelexport.graph.fingerprint import fingerprint
 from modelexport.record.signals import GraphValues
 
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support import nets
+from tests.support.fingerprints import same_content
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.overrides import _get_current_function_mode_stack
@@ -19,7 +20,6 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from modelexport.capture.arguments import bind_arguments, fingerprint_tensor, to_array
 from modelexport.capture.hierarchy import trace_run
 from modelexport.errors import InputError
-from modelexport.graph.fingerprint import same_content
 from modelexport.record.signals import Fingerprint, Trace, TracedOp
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)

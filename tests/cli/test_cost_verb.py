@@ -47,8 +47,11 @@ def test_levels(small_path: Path, capsys: Captured) -> None:
     shown = capsys.readouterr().out
     assert "Net" in shown
     assert "emb" not in shown
+    assert "not shown: 7 modules; --all shows those with less than 0.5% of the total; a larger --depth" in shown
     assert run("cost", small_path, "--all") == 0
-    assert "drop" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "drop" in shown
+    assert "not shown" not in shown
 
 
 def test_open_axes_are_shown_and_can_be_given(open_path: Path, capsys: Captured) -> None:

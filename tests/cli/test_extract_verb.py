@@ -19,6 +19,7 @@ from modelexport.api import extract as api
 from modelexport.record.provenance import Evidence, EvidenceKind
 from modelexport.record.results.files import Extraction, ExtractionCheck, Feed, OutputComparison
 from modelexport.record.results.verification import Difference
+from modelexport.show.text.written_files import extraction_lines
 
 Captured = pytest.CaptureFixture[str]
 GOOD = Difference(2e-7, 1e-7, 130.0, 1.0, 0, agrees=True)
@@ -37,6 +38,14 @@ def test_a_module(small_path: Path, tmp_path: Path, capsys: Captured) -> None:
     assert [node.output[0] for node in onnx.load(target).graph.node] == ["h1", "r1"]
 
 
+def test_nodes_that_are_not_the_modules_alone_are_counted(small_path: Path, tmp_path: Path) -> None:
+    extraction = api.extract(small_path, "layers.1", tmp_path / "part.onnx")
+    assert (extraction.shared, extraction.along) == (0, 0)
+    lines = [*map(str, extraction_lines(replace(extraction, shared=3, along=6)))]
+    assert "Block: 2 nodes, 3 shared with modules outside and 6 taken along; 64 B of weights" in lines
+
+
+@pytest.mark.slow
 def test_the_file_runs(small_path: Path, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     assert run("extract", small_path, "layers.0", "layers.1", "-o", tmp_path / "part.onnx", "-q") == 0

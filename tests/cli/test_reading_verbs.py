@@ -160,11 +160,35 @@ def test_compare(small: SmallFile, small_path: Path, tmp_path: Path, capsys: pyt
 
 def test_a_file_without_a_record(small: SmallFile, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = replace(small, level=Level.NONE, sidecar=False).write(tmp_path / "a.onnx")
-    for verb in (["analyze", path], ["validate", path], ["compare", path, path]):
-        assert run(*verb) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("error: there is no hierarchy record")
-        assert "modelexport attach" in error
+    for verb in (["analyze", path], ["compare", path, path], ["query", path, "op=*"]):
+        assert run(*verb) == 0
+        note = capsys.readouterr().err
+        assert note.startswith(f"note: no record in {path}: ")
+        assert "modelexport attach" in note
+        assert run(*verb, "--quiet") == 0
+        assert not capsys.readouterr().err
+
+
+def test_validating_a_file_without_a_record(
+    small: SmallFile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file itself is checked; that there is no record is an error only for who requires one."""
+    path = replace(small, level=Level.NONE, sidecar=False).write(tmp_path / "a.onnx")
+    assert run("validate", path) == 0
+    assert "warning record-missing" in capsys.readouterr().out
+    assert run("validate", path, "--require-record") == 1
+    assert "error record-missing" in capsys.readouterr().out
+    assert run("validate", path, "--repair") == 2
+    assert "no hierarchy record" in capsys.readouterr().err
+
+
+def test_the_name_of_a_report_is_told(small_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "report.txt"
+    for form in ("summary", "json", "csv"):
+        assert run("analyze", small_path, "--format", form, "-o", target) == 0
+        assert capsys.readouterr() == ("", f"wrote {target}\n")
+    assert run("analyze", small_path, "-o", target, "-q") == 0
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("verb", ["analyze", "validate"])

@@ -23,7 +23,6 @@ from tests.support.spoiled_files import (
     evil_names,
     metadata,
     refused,
-    without_record,
 )
 
 import modelexport as mx
@@ -355,12 +354,10 @@ class TestFiles:
     def test_what_cannot_be_used(self, folder: Path, capsys: Captured) -> None:
         (folder / "text.onnx").write_text("hello")
         newer = changed(folder, metadata(RECORD_KEY, lambda value: value.replace("record-1:", "record-9:")), "new.onnx")
-        bare = changed(folder, without_record, "bare.onnx")
         for path, message in (
             (folder / "text.onnx", "is not an ONNX model"),
             (folder / "none.onnx", "no such file"),
             (newer, "schema 9"),
-            (bare, "no hierarchy record"),
             (changed(folder, circle, "circle.onnx"), "ort failed: "),
         ):
             text = refused(folder, capsys, "run-tool", path, "--tool", "ort:basic", "-o", folder / "out.onnx")

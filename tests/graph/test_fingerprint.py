@@ -10,9 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.support import building  # noqa: F401 - loads the profile
+from tests.support.fingerprints import same_content
 
 from modelexport.attribute.matched_values import _FAR, _NOISE, _TOLERANCE
-from modelexport.graph.fingerprint import distance, fingerprint, same_content
+from modelexport.graph.fingerprint import distance, fingerprint
 
 SHAPES = st.lists(st.integers(1, 6), min_size=1, max_size=3).map(tuple)
 SEEDS = st.integers(0, 10_000)
@@ -131,7 +132,7 @@ def test_complex_numbers_count_with_both_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("array", "telling"),
+    ("array", "distinctive"),
     [
         (numbers(0, 2, 2), True),
         (numbers(0, 3), False),
@@ -144,8 +145,8 @@ def test_complex_numbers_count_with_both_parts() -> None:
         (np.zeros((0, 3), np.float32), False),
     ],
 )
-def test_only_varied_floats_tell(array: np.ndarray, telling: bool) -> None:
-    assert fingerprint(np.asarray(array)).telling is telling
+def test_only_varied_floats_tell(array: np.ndarray, distinctive: bool) -> None:
+    assert fingerprint(np.asarray(array)).distinctive is distinctive
 
 
 def test_nothing_but_zeros_is_the_same_as_itself() -> None:

@@ -126,6 +126,39 @@ def test_a_tied_weight_counts_for_each_module_and_once_around_them() -> None:
         assert totals.whole.bytes == 64
 
 
+def test_a_fused_node_that_reads_one_tensor_twice_holds_a_parameter_of_each_module() -> None:
+    """`SkipLayerNormalization` with the bias of the linear layer and that of the norm, both zeros and stored once."""
+    fused = helper.make_node(
+        "SkipLayerNormalization", ["x", "s", "norm.weight", "zeros", "zeros"], ["y"], domain="com.microsoft"
+    )
+    model = file_of(
+        [fused], [value("x", (2, 4)), value("s", (2, 4))], [header("norm.weight", (4,)), header("zeros", (4,))]
+    )
+    modules = tree({"": "Net", "fc": "Linear", "norm": "LayerNorm"}, "", "fc", "norm")
+    scale, bias = (TensorInfo(name, (4,), "float32", 16) for name in ("weight", "bias"))
+    parameters = {"fc": (bias,), "norm": (scale, bias)}
+    held = [replace(module, parameters=parameters.get(path, ())) for path, module in modules.modules.items()]
+    record = provenance(model, Hierarchy.of(held, modules.calls), {"y": ("fc", "norm")})
+    owners = {"norm.weight": ("norm",), "zeros": ("fc", "norm")}
+    both = {name: attribution(record.hierarchy, *calls) for name, calls in owners.items()}
+    totals = totals_of(model, replace(record, initializers=both))
+    assert [totals.total(path).parameters for path in ("fc", "norm", "")] == [4, 8, 12]
+    assert totals.whole.bytes == 32
+
+
+def test_the_bias_of_a_fused_convolution_is_that_of_the_convolution_whatever_the_names() -> None:
+    fused = helper.make_node("Conv", ["x", "onnx::Conv_1", "onnx::Conv_2"], ["y"])
+    model = file_of([fused], [value("x", (1, 4, 8, 8))], [header("onnx::Conv_1", (4, 4)), header("onnx::Conv_2", (4,))])
+    modules = tree({"": "Net", "conv": "Conv2d", "bn": "BatchNorm2d"}, "", "conv", "bn")
+    weight, scale, bias = (
+        TensorInfo(name, shape, "float32", 4) for name, shape in (("weight", (4, 4)), ("weight", (4,)), ("bias", (4,)))
+    )
+    parameters = {"conv": (weight, bias), "bn": (scale, bias)}
+    held = [replace(module, parameters=parameters.get(path, ())) for path, module in modules.modules.items()]
+    totals = totals_of(model, provenance(model, Hierarchy.of(held, modules.calls), {"y": ("conv", "bn")}))
+    assert [totals.total(path).parameters for path in ("conv", "bn", "")] == [20, 0, 20]
+
+
 @given(st.lists(st.lists(st.sampled_from(list(PATHS)), max_size=3, unique=True), min_size=1, max_size=12))
 def test_parts_add_up(owners: list[list[str]]) -> None:
     model = chain(len(owners))

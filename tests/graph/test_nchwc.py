@@ -9,8 +9,8 @@ from onnx import TensorProto, helper
 
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.nchwc import blocked_values, in_usual_order, unblocked
-from modelexport.graph.operators import NCHWC
 from modelexport.graph.outline import sketch, sketches_like
+from modelexport.graph.protos import NCHWC
 
 
 def blocked(array: np.ndarray, block: int) -> np.ndarray:

@@ -12,7 +12,23 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from modelexport.graph import operators
-from modelexport.graph.operators import TRAITS, Trait, data_inputs, family, having, is_commutative
+from modelexport.graph.index import Node, index_model
+from modelexport.graph.operators import (
+    TRAITS,
+    Trait,
+    data_inputs,
+    family,
+    having,
+    is_commutative,
+    is_linear,
+    is_moving,
+    is_passing,
+    is_product,
+    is_random,
+    is_rearranging,
+    is_view,
+)
+from modelexport.graph.protos import operator_name
 
 SCHEMAS = {schema.name: schema for schema in onnx.defs.get_all_schemas() if not schema.domain}
 FLOAT = np.array([[0.5, -1.5, 2.0], [3.0, -0.25, 1.0]], np.float32)
@@ -29,8 +45,8 @@ def test_inputs_of_a_commutative_operator_can_change_places(op_type: str) -> Non
     left, right = (_as_type(array, kind) for array in (FLOAT, FLOAT[::-1]))
     assert np.array_equal(_run(op_type, left, right), _run(op_type, right, left))
     assert is_commutative(op_type)
-    assert is_commutative(op_type, "ai.onnx")
-    assert not is_commutative(op_type, "somebody.else")
+    assert is_commutative(operator_name(op_type, "ai.onnx"))
+    assert not is_commutative(operator_name(op_type, "somebody.else"))
 
 
 @pytest.mark.parametrize("op_type", ["Sub", "Div", "Pow", "Mod", "Less", "MatMul", "QLinearAdd", "Concat", "Where"])
@@ -97,7 +113,31 @@ def test_where_the_two_factors_of_a_product_are() -> None:
 def test_inputs_whose_content_goes_into_the_output(
     op_type: str, inputs: tuple[str, ...], content: tuple[str, ...]
 ) -> None:
-    assert data_inputs(op_type, inputs) == content
+    assert data_inputs(_node(op_type, inputs=inputs)) == content
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"])
+def test_an_operator_is_what_its_name_says_in_the_domains_of_onnx_and_onnx_runtime(domain: str) -> None:
+    assert is_passing(_node("Identity", domain))
+    assert is_view(_node("Reshape", domain))
+    assert is_product(_node("QLinearConv", domain))
+
+
+@pytest.mark.parametrize("domain", ["my.domain", "ai.onnx.ml", "com.microsoft.other"])
+def test_an_operator_of_another_domain_has_no_trait_whatever_its_name(domain: str) -> None:
+    asked = (is_passing, is_view, is_rearranging, is_moving, is_linear, is_product, is_random)
+    names = ("Identity", "Reshape", "Transpose", "Slice", "Add", "QLinearConv", "RandomNormal")
+    assert all(is_trait(_node(name)) for is_trait, name in zip(asked, names, strict=True))
+    assert not any(is_trait(_node(name, domain)) for is_trait in asked for name in names)
+    assert not is_commutative(_node("Add", domain).operator)
+    assert data_inputs(_node("Reshape", domain)) == ("x", "y"), "which of its inputs say how is not known"
+
+
+def test_a_shape_of_another_domain_may_return_content() -> None:
+    nodes = [helper.make_node("Shape", ["x"], ["a"]), helper.make_node("Shape", ["x"], ["b"], domain="my.domain")]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    graph = index_model(helper.make_model(helper.make_graph(nodes, "g", [x], [])))
+    assert graph.computed == {"x", "b"}
 
 
 @pytest.mark.parametrize(
@@ -122,6 +162,11 @@ def test_names_of_onnx_operators_are_spelled_as_onnx_spells_them() -> None:
         }
         - SCHEMAS.keys()
     )
+
+
+def _node(op_type: str, domain: str = "", inputs: tuple[str, ...] = ("x", "y")) -> Node:
+    node = helper.make_node(op_type, inputs, ["z"], domain=domain)
+    return index_model(helper.make_model(helper.make_graph([node], "g", [], []))).nodes[0]
 
 
 def _type_of(op_type: str) -> int:

@@ -15,9 +15,11 @@ from modelexport.graph.related import (
     ModuleOverlap,
     ValueOverlap,
     are_comparable,
+    are_scopes_refuted,
     ensure_same_model,
     have_same_names,
     is_made_from,
+    knows_most_nodes,
     module_overlap,
     node_overlap,
     value_overlap,
@@ -92,7 +94,7 @@ class TestValueOverlap:
             (ValueOverlap(10, 2, 0, 0), False),
             (ValueOverlap(10, 0, 10, 3), True),  # quantized: no weight is left, and values are
             (ValueOverlap(10, 0, 10, 2), False),
-            (ValueOverlap(0, 0, 0, 0), True),  # nothing telling: it cannot be told from another
+            (ValueOverlap(0, 0, 0, 0), True),  # nothing distinctive: it cannot be told from another
         ],
     )
     def test_a_fifth_is_not_enough_and_more_is(self, overlap: ValueOverlap, belongs: bool) -> None:
@@ -112,11 +114,11 @@ class TestNodeOverlap:
 class TestIsMadeFrom:
     @pytest.mark.parametrize(("degree", "weights", "made"), [(0.56, 0, True), (0.5, 0.3, True), (0.5, 0.29, False)])
     def test_by_nodes_or_by_weights(self, degree: float, weights: float, made: bool) -> None:
-        lineage = replace(Lineage({}, {}), kinship=NodeOverlap(degree, degree))
+        lineage = replace(Lineage({}, {}), overlap=NodeOverlap(degree, degree))
         assert is_made_from(_chain("Exp"), _chain("Abs"), lineage, weights) is made
 
     def test_a_part_is_known_by_names_and_inputs(self) -> None:
-        lineage = replace(Lineage({}, {}), kinship=NodeOverlap(0, 0))
+        lineage = replace(Lineage({}, {}), overlap=NodeOverlap(0, 0))
         whole = _chain("Relu", "Neg", "Exp", "Abs")
         assert is_made_from(_chain("Relu", "Neg"), whole, lineage, 0)
         assert not is_made_from(_chain("Relu", "Exp"), whole, lineage, 0)
@@ -147,3 +149,18 @@ class TestEnsureSameModel:
     def test_a_document_without_modules_says_nothing(self) -> None:
         with pytest.raises(RecordMismatch, match="names no module"):
             ensure_same_model(small_hierarchy(), {}, Path("profile.json"))
+
+
+@pytest.mark.parametrize(
+    ("known", "believed"), [((), False), (("a",), False), (("a", "b"), True), (("a", "b", "c"), True)]
+)
+def test_half_of_the_nodes_must_be_known(known: tuple[str, ...], believed: bool) -> None:
+    graph = _chain("Relu", "Neg", "Exp", "Abs")
+    assert knows_most_nodes(dict.fromkeys(known, "encoder"), graph) is believed
+
+
+@pytest.mark.parametrize(("contradictions", "compared", "refuted"), [(0, 0, False), (2, 10, False), (3, 10, True)])
+def test_more_than_a_fifth_of_contradicted_scopes_are_those_of_another_graph(
+    contradictions: int, compared: int, refuted: bool
+) -> None:
+    assert are_scopes_refuted(contradictions, compared) is refuted

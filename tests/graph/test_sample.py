@@ -201,13 +201,13 @@ def test_what_cannot_be_infinite_is_not() -> None:
 
 
 def test_few_different_numbers_are_not_telling() -> None:
-    assert sample(np.arange(8, dtype=np.float32)).telling
-    assert not sample(np.arange(7, dtype=np.float32)).telling
-    assert not sample(np.tile(np.arange(7, dtype=np.float32), 300)).telling
-    assert not sample(np.full(2000, 0.1, np.float32)).telling
-    assert not sample(np.array(3.5, np.float32)).telling
-    assert not sample(np.arange(64) > 5).telling
-    assert sample(np.arange(64)).telling
+    assert sample(np.arange(8, dtype=np.float32)).distinctive
+    assert not sample(np.arange(7, dtype=np.float32)).distinctive
+    assert not sample(np.tile(np.arange(7, dtype=np.float32), 300)).distinctive
+    assert not sample(np.full(2000, 0.1, np.float32)).distinctive
+    assert not sample(np.array(3.5, np.float32)).distinctive
+    assert not sample(np.arange(64) > 5).distinctive
+    assert sample(np.arange(64)).distinctive
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_few_different_numbers_are_not_telling() -> None:
 )
 def test_what_cannot_be_compared_is_like_nothing(array: np.ndarray) -> None:
     found = sample(array)
-    assert (found.kind, found.telling, found.shape) == ("other", False, array.shape)
+    assert (found.kind, found.distinctive, found.shape) == ("other", False, array.shape)
     assert distance(found, found) == math.inf
     assert not alike(found, unseen(array.shape))
 
@@ -241,7 +241,7 @@ def test_kinds(dtype: type, kind: str) -> None:
 def test_nothing_is_like_nothing() -> None:
     empty = sample(np.empty((0, 4), np.float32))
     assert alike(empty, sample(np.empty((3, 0), np.float32)))
-    assert not empty.telling
+    assert not empty.distinctive
     zeros = sample(np.zeros(4, np.float32))
     assert distance(zeros, zeros) == 0
     assert not alike(zeros, sample(np.full(4, 1e-30, np.float32)))

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from modelexport.errors import FileUnreadable, RecordMissing
-from modelexport.graph.file.metadata import EmbedOptions, embed
+from modelexport.graph.file.metadata import EmbedOptions, embed, sidecar_path
 from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.record.hierarchy import Hierarchy, Module
 from modelexport.record.provenance import NodeEntry, Origin, Provenance, unattributed
@@ -63,3 +63,18 @@ def test_the_record_in_the_file_is_fitted_to_its_nodes(path: Path) -> None:
     assert file.provenance.nodes["y"].op_type == "Relu"
     assert file.provenance.edges is None
     assert file.provenance_with_edges.known_edges().producers["y"] == ("y",)
+
+
+def test_a_sidecar_that_cannot_be_read_is_no_related_record(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever only wants to know whether there is one is not stopped; whoever needs the record is told why."""
+    sidecar_path(path).write_text("{}", encoding="utf-8")
+
+    def refuse(_: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    file = open_tagged(path)
+    assert file.related_record is None
+    assert file.sidecar.problem is not None
+    with pytest.raises(FileUnreadable, match="permission denied"):
+        _ = file.record

@@ -31,11 +31,20 @@ def test_a_sidecar_can_be_loaded_without_its_file(small_path: Path, small: Small
     assert load(beside) == small.provenance()
 
 
+def test_a_file_without_a_record_is_asked_for_its_modules(small: SmallFile, tmp_path: Path) -> None:
+    path = replace(small, level=Level.NONE, sidecar=False).write(tmp_path / "a.onnx")
+    assert load(path).origin.strategy == "file"
+    analysis = analyze(path)
+    assert not analysis.file.has_record
+    assert "modelexport attach" in analysis.notes[0]
+    [finding] = validate(path).findings
+    assert (finding.severity, finding.code) == ("warning", "record-missing")
+
+
 def test_a_file_without_a_record_says_how_to_get_one(small: SmallFile, tmp_path: Path) -> None:
     path = replace(small, level=Level.NONE, sidecar=False).write(tmp_path / "a.onnx")
-    for read in (load, analyze, validate):
-        with pytest.raises(RecordMissing, match="modelexport attach"):
-            read(path)
+    with pytest.raises(RecordMissing, match="modelexport attach"):
+        validate(path, repair=True)
 
 
 def test_nodes_have_the_names_of_the_file(small_path: Path) -> None:

@@ -48,7 +48,7 @@ class TestWhatToolsDo:
         found = trace_lineage(same, same)
         assert told(found) == {one.key: ("kept", {one.key}) for one in same.nodes}
         assert {link.confidence for link in found.nodes.values()} == {Confidence.EXACT}
-        assert (found.kinship.after, found.kinship.before) == (1, 1)
+        assert (found.overlap.after, found.overlap.before) == (1, 1)
         assert found.consistency.covered == len(same.nodes)
         assert not found.initializers
         assert not found.stands_for
@@ -221,14 +221,14 @@ class TestWhatToolsDo:
             outputs="o",
             weights=["k", "m"],
         )
-        assert trace_lineage(before, after).kinship.degree < 0.3
+        assert trace_lineage(before, after).overlap.degree < 0.3
 
     def test_a_graph_without_nodes(self) -> None:
         empty = graph(inputs="x", outputs="x")
         full = graph(*BLOCK, weights=WEIGHTS)
-        assert trace_lineage(full, empty).kinship.degree == 0
-        assert trace_lineage(empty, full).kinship.degree == 0
-        assert trace_lineage(empty, empty).kinship.degree == 1
+        assert trace_lineage(full, empty).overlap.degree == 0
+        assert trace_lineage(empty, full).overlap.degree == 0
+        assert trace_lineage(empty, empty).overlap.degree == 1
 
 
 class TestWeights:

@@ -48,6 +48,20 @@ def test_the_order_of_a_sum_does_not_matter_and_that_of_a_difference_does() -> N
     assert class_of["e"] != class_of["f"]
 
 
+def test_operators_of_an_unknown_domain_do_what_nobody_knows() -> None:
+    made = graph(
+        *(node("Identity", "x", "a"), node("Identity", "x", "b", domain="my.domain")),
+        *(node("Add", "x z", "c"), node("Add", "z x", "d")),
+        *(node("Add", "x z", "e", domain="my.domain"), node("Add", "z x", "f", domain="my.domain")),
+        inputs="x z",
+        outputs="a",
+    )
+    class_of = ValueClasses(made).class_of
+    assert class_of["a"] == class_of["x"] != class_of["b"]
+    assert class_of["c"] == class_of["d"]
+    assert class_of["e"] != class_of["f"]
+
+
 def test_attributes_domains_and_bodies_tell_nodes_apart() -> None:
     inner = body(node("Neg", "x", "t"), outputs="t")
     made = graph(

@@ -6,11 +6,21 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.building import attribution, damage, model, node, provenance, provenances, tree
+from tests.support.building import attribution, damage, model, node, provenance, provenances, to_document, tree
 
 from modelexport.errors import RecordUnreadable, UnknownName
-from modelexport.record.document import from_document, to_document, write_document
-from modelexport.record.provenance import SCHEMA_VERSION, Provenance
+from modelexport.record.document import from_document, write_document
+from modelexport.record.packed import pack, unpack
+from modelexport.record.provenance import (
+    SCHEMA_VERSION,
+    Attribution,
+    Confidence,
+    Evidence,
+    EvidenceKind,
+    NodeEntry,
+    Origin,
+    Provenance,
+)
 
 NET = tree({"": "Net", "enc": "Encoder", "enc.fc": "Linear"}, "", "enc", "enc.fc", "enc.fc")
 SMALL = provenance(
@@ -113,3 +123,19 @@ def test_a_node_is_found_by_name_and_by_key() -> None:
     assert SMALL.attribution("mm") == attribution(NET, "enc.fc#1")
     with pytest.raises(UnknownName):
         SMALL.entry("mmm")
+
+
+ODD_NAMES = ["\0", "\ud800", "\u2028", "a\nb", '"', "\\", "#", "#1", "0", " ", "é" * 300, "</script>", "=1+1"]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES, ids=ascii)
+def test_odd_names_read_back_from_both_forms(name: str) -> None:
+    """Of modules, classes, nodes and origins: nothing in a file says what a name may be."""
+    hierarchy = tree({"": name, name: "Linear", f"{name}.{name}": name})
+    call = hierarchy.calls[-1].call
+    answer = Attribution((call,), call, Confidence.EXACT, (Evidence(EvidenceKind.SCOPE, name, name),))
+    entry = NodeEntry(name, name, name, answer)
+    value = Provenance(hierarchy, {name: entry}, {name: answer}, Origin(name, name, name, name, {name: name}))
+    assert from_document(to_document(value)) == value
+    assert unpack(pack(value)) == value
+    assert write_document(unpack(pack(value))) == write_document(value)

@@ -58,3 +58,13 @@ def test_what_torch_did_while_it_exported_is_no_tool() -> None:
     for source in ("torch optimizer", "torchscript folding"):
         assert not is_made_by_tool(credited(Evidence(EvidenceKind.LINEAGE, source, "folded")))
     assert not is_made_by_tool(credited(Evidence(EvidenceKind.SCOPE, "ort:all", "folded")))
+
+
+@pytest.mark.parametrize(
+    "detail", ["fused from many", "fused from -2", "fused from " + "9" * 5000, "melted from 2", ""]
+)
+def test_a_detail_that_says_something_else_is_no_descent(detail: str) -> None:
+    """A record comes from wherever the file does, and Python refuses to read numbers of thousands of digits."""
+    odd = Evidence(EvidenceKind.LINEAGE, "some tool", detail)
+    assert descent_of(credited(odd)) == Descent(Relation.KEPT)
+    assert descent_of(credited(told(Relation.SPLIT), odd)) == Descent(Relation.SPLIT)

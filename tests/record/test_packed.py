@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.building import damage as damage_value
-from tests.support.building import model, node, provenance, provenances, tree
+from tests.support.building import model, node, provenance, provenances, to_document, tree
 
 from modelexport.errors import RecordUnreadable
 from modelexport.record import packed as tables
-from modelexport.record.document import from_document, to_document
+from modelexport.record.document import from_document
 from modelexport.record.packed import pack, unpack
 from modelexport.record.provenance import SCHEMA_VERSION, Provenance
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.building import model, node, provenance, provenances, tree
+from tests.support.building import model, node, provenance, provenances, to_document, tree
 
 from modelexport.errors import RecordUnreadable
-from modelexport.record.document import from_document, to_document
+from modelexport.record.document import from_document
 from modelexport.record.packed import pack, unpack
 from modelexport.record.provenance import Attribution, Provenance
 

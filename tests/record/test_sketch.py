@@ -52,13 +52,13 @@ def test_numbers_without_a_scale_say_nothing_of_their_size() -> None:
     assert floats.likeness(integers) == pytest.approx(1)
 
 
-def test_what_is_whole_and_what_is_telling() -> None:
+def test_what_is_whole_and_what_is_distinctive() -> None:
     assert Sketch((), 1.0, 0.0, (0,) * PLACES).is_whole
     assert Sketch((8,), 0.0, 1.0, RISING).is_whole
     assert not Sketch((9,), 0.0, 1.0, RISING).is_whole
     assert not Sketch((8, 8), 0.0, 1.0, RISING).is_whole
-    assert Sketch((64,), 0.0, 1.0, RISING).is_telling
-    assert not Sketch((64,), 1.0, 0.0, (0,) * PLACES).is_telling
+    assert Sketch((64,), 0.0, 1.0, RISING).is_distinctive
+    assert not Sketch((64,), 1.0, 0.0, (0,) * PLACES).is_distinctive
 
 
 def test_flat_numbers_of_another_size_differ() -> None:

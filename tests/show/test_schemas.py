@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.building import to_document
 from tests.support.profiles import lineages, profiles
 from tests.support.small_file import NODES, SmallFile, small_hierarchy
 from tests.support.verification import VERIFICATIONS
 
 from modelexport.api.read import analyze
-from modelexport.record.document import to_document
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Claim, Confidence, Evidence, EvidenceKind, unattributed
 from modelexport.record.results.files import (

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx
-from hypothesis import settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from modelexport.attribute.scopes import SCOPES_KEY
 from modelexport.graph.index import Graph, index_model
+from modelexport.record.document import write_document
 from modelexport.record.hierarchy import ROOT, CallSite, Hierarchy, Module, ModuleCall, TensorInfo, join, lineage_of
 from modelexport.record.provenance import (
     Attribution,
@@ -27,10 +28,6 @@ from modelexport.record.provenance import (
     unattributed,
 )
 from modelexport.record.tags import Scope, TagPolicy, TorchNN
-
-# Time says nothing about these tests, and a shared machine is slow at times.
-settings.register_profile("light", deadline=None, max_examples=50)
-settings.load_profile("light")
 
 CONTAINERS = ("ModuleList", "ModuleDict", "Sequential")
 PARAMETERS = {
@@ -289,6 +286,11 @@ def provenances(draw: st.DrawFn) -> Provenance:
         draw(policies),
         draw(absent),
     )
+
+
+def to_document(value: Provenance) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(write_document(value))
+    return found
 
 
 def damage(document: Any, data: st.DataObject) -> None:

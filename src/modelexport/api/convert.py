@@ -1,4 +1,4 @@
-"""Convert: a tagged file as another viewer shows it (Model Explorer, GraphML, DOT, Mermaid, CSV, Netron).
+"""Convert: a file as another viewer shows it (Model Explorer, GraphML, DOT, Mermaid, CSV, Netron).
 
 The file is drawn once, as nested boxes (`show/formats/draw`); a format writes that drawing. Model Explorer gets further
 files beside it: node data for overlays, and the pairs of nodes in which two panes follow each other.
@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from modelexport.api.opening import note_source, open_file
 from modelexport.api.writing import ensure_apart, ensure_spared, write_tagged
-from modelexport.errors import RecordMissing, UserError
+from modelexport.errors import UserError
 from modelexport.graph.file.atomic import ensure_writable, staging
 from modelexport.graph.file.external import data_files
 from modelexport.graph.file.metadata import EmbedOptions, Names
-from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, tagged_ancestor
+from modelexport.graph.file.tagged_file import TaggedFile, tagged_ancestor
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.show.formats.catalogue import NETRON, ensure_format, picture
 from modelexport.show.formats.draw import draw
@@ -116,13 +117,12 @@ def convert_text(source: str | Path, to: str, *, depth: int | None = None) -> Co
 
 
 def _draw_file(path: Path) -> _DrawnFile:
-    """A file without a record is drawn as well, flat: viewers are used on files of any making."""
-    opened, name = open_tagged(path), path.stem or path.name
-    try:
-        return _DrawnFile(opened, draw(opened, opened.provenance, name))
-    except RecordMissing as error:
-        note = f"{error.message}: nothing is grouped. {error.hint}"
-        return _DrawnFile(opened, draw(opened, None, name), (note,))
+    """A file without a record is drawn as well, and flat if it tells of no modules: viewers are used on any file."""
+    opened, name = open_file(path), path.stem or path.name
+    record = opened.provenance
+    grouped = opened.believed is None or len(record.hierarchy.modules) > 1
+    flat = () if grouped else ("nothing is grouped",)
+    return _DrawnFile(opened, draw(opened, record if grouped else None, name), (*flat, *note_source(opened)))
 
 
 def _write_netron(path: Path, target: Path, depth: int | None) -> Converted:
@@ -131,9 +131,9 @@ def _write_netron(path: Path, target: Path, depth: int | None) -> Converted:
         raise UserError("netron shows every node, not modules to a depth", "Leave --depth out.")
     ensure_apart(target, path)
     ensure_model_target(target)
-    opened = open_tagged(path)
+    opened = open_file(path)
     written = write_tagged(opened, opened.provenance, target, EmbedOptions(names=Names.HIERARCHICAL))
-    return Converted(target, written.files)
+    return Converted(target, written.files, note_source(opened))
 
 
 def _node_data(drawn: _DrawnFile, overlays: Iterable[Path], target: Path) -> Iterator[_SideFile]:
@@ -167,10 +167,7 @@ def _find_sources(left: TaggedFile, right: TaggedFile) -> tuple[dict[str, tuple[
     """
     from modelexport.api.relink import relink_graph
 
-    try:
-        relinked = relink_graph(tagged_ancestor(left), right, "convert")
-    except RecordMissing:
-        return None, ()
+    relinked = relink_graph(tagged_ancestor(left), right, "convert")
     if not relinked.related:
         return None, (f"{right.path} was not made from {left.path}: nodes are matched by module and operator",)
     lineage = relinked.lineage

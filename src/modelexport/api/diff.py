@@ -1,11 +1,13 @@
 """Diff verb: opens two files, finds out where their modules are known from, and compares them.
 
-    record of this very graph      RECORD     the modules that it says
-    record of an earlier graph     RELINKED   the modules that lineage carries over
+    record of its own              RECORD     the modules that it says, as all verbs read it
     record of the other file alone OTHER      borrowed from there, node by node
-    none                           NODES      what is written on nodes; NONE if nothing is
+    none, our keys on nodes        NODES      what is written on nodes
+    none                           FILE       what each file says of its modules itself, or OTHER; NONE if nothing
 
-The comparison itself is in `inspect.diff`; here is what needs files, records and lineage.
+A file whose record was made for an earlier graph borrows too, if the other one is up to date and has the same modules:
+what nodes compute says more than their names. The comparison itself is in `inspect.diff`; here is what needs files,
+records and lineage.
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from modelexport.api.relink import relink_graph
-from modelexport.errors import ModelMismatch, UserError
-from modelexport.graph.file.external import is_external, tensors
+from modelexport.api.opening import advise_attaching, read_hierarchy
+from modelexport.errors import ModelMismatch, RecordMismatch, UserError
+from modelexport.graph.file.external import external_data, is_external, tensors
 from modelexport.graph.file.metadata import MODULE_KEY
-from modelexport.graph.file.reading import have_equal_bytes, with_small_external_data
-from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, outlined_ancestor
+from modelexport.graph.file.reading import have_equal_bytes
+from modelexport.graph.file.tagged_file import STALE_NOTE, TaggedFile, open_tagged
 from modelexport.graph.functions import Inlined
 from modelexport.graph.outline import sketches_of
-from modelexport.graph.related import are_comparable, module_overlap
+from modelexport.graph.related import are_comparable, knows_most_nodes, module_overlap
 from modelexport.graph.soundness import ensure_sound
 from modelexport.inspect.cost.totals import count
 from modelexport.inspect.diff.differences import diff_equal_files, find_differences
@@ -30,15 +32,13 @@ from modelexport.inspect.diff.sides import ConstantStore, DiffSide, cut_part
 from modelexport.lineage.descent import trace_lineage
 from modelexport.record.hierarchy import ROOT, ROOT_NAME, ModuleCall
 from modelexport.record.lineage import Link
-from modelexport.record.provenance import Provenance
+from modelexport.record.provenance import FROM_FILE, Confidence, Origin, Provenance
 from modelexport.record.results.cost import NodeCost
 from modelexport.record.results.diff import Diff, Source
 from modelexport.transform.fold.inlining import narrow_attribution
 
 # Files of more nodes have their cost counted only if that is asked for.
 _COUNTED = 20_000
-# The share of its nodes that a record must know by name to be believed, and that must say themselves where they belong.
-_KNOWN = 0.5
 
 
 def diff(
@@ -69,13 +69,16 @@ def diff(
     same = parts[0] == parts[1] and _are_equal(*files)
     before, after = _sides(files, parts, read_weights=weights and not same)
     if same:
+        # Files of equal bytes have equal weights, unless these lie in another file that cannot be read.
+        for tensor in filter(is_external, tensors(first.proto) if weights else ()):
+            external_data(tensor, first.directory).raw()
         result = diff_equal_files(before, after)
-        return replace(result, weights_read=weights, notes=tuple(_notes(result)))
+        return replace(result, weights_read=weights, notes=tuple(_notes(result, files)))
     small = max(len(side.graph.nodes) for side in (before, after)) <= _COUNTED
     costs = (lambda: (_costs(before), _costs(after))) if (small if cost is None else cost) else None
     result = find_differences(before, after, lambda: _links(before, after, weights=weights), costs)
     _ensure_related(result, *files)
-    notes = _notes(result)
+    notes = _notes(result, files)
     if cost is None and not small and not result.identical:
         notes.append(f"cost is not counted of more than {_COUNTED:,} nodes unless it is asked for (--cost)")
     return replace(result, weights_read=weights, notes=tuple(notes))
@@ -94,7 +97,7 @@ def _sides(files: tuple[TaggedFile, TaggedFile], parts: tuple[str, str], *, read
     """What is compared: two modules or two whole files; the same twice for a file and itself."""
     known: dict[tuple[int, Source, bool, str], DiffSide] = {}
     sides = []
-    for file, (source, record), part in zip(files, _sources(*files), parts, strict=True):
+    for file, (source, record), part in zip(files, _sources(files), parts, strict=True):
         key = id(file), source, record is None, part
         if key not in known:
             known[key] = _part(_compared(file, source, record, read_weights=read_weights), part, file)
@@ -102,48 +105,51 @@ def _sides(files: tuple[TaggedFile, TaggedFile], parts: tuple[str, str], *, read
     return sides
 
 
-def _current_record(file: TaggedFile) -> Provenance | None:
-    """What a file says of the modules of its nodes, if that was made for this graph."""
-    return file.related_record if file.related_record is not None and file.is_up_to_date else None
-
-
-def _stale_record(file: TaggedFile) -> Provenance | None:
-    """The same, made for the graph before a tool changed it."""
-    return file.related_record if file.related_record is not None and not file.is_up_to_date else None
-
-
-def _sources(
-    left: TaggedFile, right: TaggedFile
-) -> tuple[tuple[Source, Provenance | None], tuple[Source, Provenance | None]]:
-    record, other = _current_record(left), _current_record(right)
-    # Relinking is not needed where the other record names the same modules: it is borrowed instead.
-    if record is not None and other is None and _has_own_tree(right, record):
-        other = _relinked(right)
-    if other is not None and record is None and _has_own_tree(left, other):
-        record = _relinked(left)
-    if record is None and other is None:
-        record = _relinked(left)
-        other = _relinked(right) if record is None else None
-    own = [(Source.RELINKED if _current_record(file) is None else Source.RECORD) for file in (left, right)]
-    lent = Source.NONE if record is None and other is None else Source.OTHER
-    return (own[0] if record else lent, record), (own[1] if other else lent, other)
-
-
-def _has_own_tree(file: TaggedFile, other: Provenance) -> bool:
-    """Whether a file's record speaks of other modules than that of the other file."""
-    if file.related_record is None:
-        return False
-    trees = (file.related_record.hierarchy, other.hierarchy)
-    own, lent = ({path: module.class_name for path, module in tree.modules.items()} for tree in trees)
-    return own != lent
-
-
-def _relinked(file: TaggedFile) -> Provenance | None:
-    """The record for the graph that a tool made of the one that it was made for."""
-    if _stale_record(file) is None or file.outline is None:
+def _own_record(file: TaggedFile) -> Provenance | None:
+    """What a file says of the modules of its nodes, as all verbs read it; None if it says nothing of this graph."""
+    try:
+        return None if file.related_record is None else file.provenance
+    except RecordMismatch:
         return None
-    relinked = relink_graph(outlined_ancestor(file), file, "diff")
-    return relinked.provenance if relinked.related else None
+
+
+def _sources(files: tuple[TaggedFile, TaggedFile]) -> list[tuple[Source, Provenance | None]]:
+    records = [_own_record(file) for file in files]
+    left, right = records
+    if left is not None and right is not None and _have_same_tree(left, right):
+        current = [file.is_up_to_date for file in files]
+        records = [record if own or not any(current) else None for record, own in zip(records, current, strict=True)]
+    if not any(records) and not any(map(_hints, files)):
+        return _read_sources(files)
+    lent = Source.OTHER if any(records) else Source.NONE
+    return [(lent if record is None else Source.RECORD, record) for record in records]
+
+
+def _read_sources(files: tuple[TaggedFile, TaggedFile]) -> list[tuple[Source, Provenance | None]]:
+    """What two files without a record say themselves. One whose names are others has the modules of the other one."""
+    records = [_read_modules(file) for file in files]
+    left, right = records
+    if left is not None and right is not None and not module_overlap(left.hierarchy, right.hierarchy).related:
+        records = [left, None] if _known_share(left) >= _known_share(right) else [None, right]
+    lent = Source.OTHER if any(records) else Source.NONE
+    return [(lent if record is None else Source.FILE, record) for record in records]
+
+
+def _read_modules(file: TaggedFile) -> Provenance | None:
+    """What a file says of its modules itself; None if it says nothing, or has a record that says nothing of it."""
+    record = None if file.is_recorded else read_hierarchy(file)
+    return record if record is not None and len(record.hierarchy.modules) > 1 else None
+
+
+def _known_share(record: Provenance) -> float:
+    known = sum(entry.attribution.confidence > Confidence.FALLBACK for entry in record.nodes.values())
+    return known / len(record.nodes) if record.nodes else 0.0
+
+
+def _have_same_tree(left: Provenance, right: Provenance) -> bool:
+    trees = (record.hierarchy.modules.items() for record in (left, right))
+    classes, others = ({path: module.class_name for path, module in modules} for modules in trees)
+    return classes == others
 
 
 def _compared(file: TaggedFile, source: Source, record: Provenance | None, *, read_weights: bool) -> DiffSide:
@@ -162,7 +168,7 @@ def _compared(file: TaggedFile, source: Source, record: Provenance | None, *, re
         file=file,
         graph=model.graph,
         model=model,
-        holdings=ConstantStore(file, model.graph, read_weights=read_weights),
+        constants=ConstantStore(file, model.graph, read_weights=read_weights),
         calls=calls,
         held={name: str(item.owners[0]) for name, item in initializers.items() if len(item.owners) == 1},
         hierarchy=None if record is None else record.hierarchy,
@@ -196,9 +202,9 @@ def _hinted(calls: Mapping[str, str], flat: Inlined) -> dict[str, str]:
 
 def _hints(file: TaggedFile) -> dict[str, str]:
     """What nodes say themselves; else what an older record says of nodes of the same name, if it knows most of them."""
-    nodes, stale = file.graph.nodes, _stale_record(file)
+    nodes, stale = file.graph.nodes, file.related_record
     written = {node.key: node.metadata[MODULE_KEY] for node in nodes if MODULE_KEY in node.metadata}
-    if len(written) >= _KNOWN * len(nodes) or stale is None:
+    if knows_most_nodes(written, file.graph) or stale is None:
         return written
     known = {
         node.key: str(entry.attribution.ancestor)
@@ -207,11 +213,13 @@ def _hints(file: TaggedFile) -> dict[str, str]:
         and entry.op_type == node.op_type
         and entry.attribution.ancestor is not None
     }
-    return known if len(known) >= _KNOWN * len(nodes) else {}
+    return known if knows_most_nodes(known, file.graph) else {}
 
 
 def _part(side: DiffSide, module: str, file: TaggedFile) -> DiffSide:
-    record = _current_record(file)
+    record = _own_record(file)
+    if record is None and not file.is_recorded and not _is_whole(module, None):
+        record = read_hierarchy(file)
     if _is_whole(module, record):
         return side
     if record is None:
@@ -242,9 +250,7 @@ def _links(left: DiffSide, right: DiffSide, *, weights: bool) -> Mapping[str, Li
 
 def _costs(side: DiffSide) -> dict[str, NodeCost]:
     """Of nodes by key; a function costs what its calls do, and its nodes have no keys of their own there."""
-    return dict(
-        count(side.path, with_small_external_data(side.file), side.file.graph, None, {}, side.model.inlined).by_key
-    )
+    return dict(count(side.path, side.file, None, {}).by_key)
 
 
 def _ensure_related(result: Diff, left: TaggedFile, right: TaggedFile) -> None:
@@ -263,13 +269,16 @@ def _ensure_related(result: Diff, left: TaggedFile, right: TaggedFile) -> None:
     )
 
 
-def _notes(result: Diff) -> list[str]:
+def _notes(result: Diff, files: tuple[TaggedFile, TaggedFile]) -> list[str]:
     notes = []
-    for side, other in ((result.left, result.right), (result.right, result.left)):
+    for side, other, file in zip((result.left, result.right), (result.right, result.left), files, strict=True):
         if side.source is Source.OTHER:
-            notes.append(f"{side.path} has no record of its own: its modules are those of {other.path}, node by node")
-        elif side.source is Source.RELINKED:
-            notes.append(f"{side.path} was changed after its record was made: its modules are found by lineage")
+            why = "has no record of its own" if _own_record(file) is None else "was changed after its record was made"
+            notes.append(f"{side.path} {why}: its modules are those of {other.path}, node by node")
+        elif side.source is Source.FILE:
+            notes.append(advise_attaching(Origin(FROM_FILE, side.exporter), side.path))
+        elif side.source is Source.RECORD and not file.is_up_to_date:
+            notes.append(f"{side.path}: {STALE_NOTE}")
     if result.left.source is Source.NONE and result.right.source is Source.NONE:
         notes.append("neither file has a record: nodes are aligned by lineage alone, and modules are not known")
     return notes

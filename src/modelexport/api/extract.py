@@ -1,4 +1,4 @@
-"""Extract: cut modules out of a tagged file, as files of their own.
+"""Extract: cut modules out of a file, as files of their own.
 
     whole   ids ─► embeddings ─► layer.0 ─► layer.1 ─► pooler ─► y
     part    hidden ─► layer.0 ─► out          what crossed the module's border is now its input and output
@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.environment import Clock, Progress
+from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import as_sequence, parse_embedding
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import ModelExportError, UserError
 from modelexport.graph.file.metadata import CUT_KEY, EmbedOptions
-from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
+from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.file.weights import storage_size
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.soundness import check_graph, ensure_sound
@@ -65,7 +66,7 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
     input_specs: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Extraction:
-    """Write a part of a tagged file as a file of its own, with the record of what is in it.
+    """Write a part of a file as a file of its own, with the record of what is in it.
 
     modules  a module (`encoder.layer.0`), a call of one (`block#2`), a query (`role=attention.* & layer=0`), or several
     model    what the file was exported from: the extracted file is then fed what the module was given in a run of it,
@@ -85,7 +86,7 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
         )
     clock = Clock(progress)
     with clock.step("read"):
-        opened = open_tagged(Path(file))
+        opened = open_file(Path(file))
         ensure_sound(opened.proto, opened.graph, str(file))
     with clock.step("cut"):
         cutter = Cutter(opened, opened.provenance_with_edges)
@@ -113,6 +114,7 @@ def write_part(
             "Validate the file that it is cut from: `modelexport validate`. If that is valid, report this.",
         )
     graph = extracted.file.proto.graph
+    own = [cutter.provenance.nodes[node.key] for node in cut.nodes if node.key not in cut.along]
     weights = sum(map(storage_size, graph.initializer))
     inside = False if weights <= _INSIDE else None
     embedding = options or EmbedOptions()
@@ -127,9 +129,10 @@ def write_part(
         provenance=extracted.provenance,
         inputs=tuple(_describe_ends(graph.input, extracted)),
         outputs=tuple(_describe_ends(graph.output, extracted)),
-        along=len(cut.along),
+        shared=sum(not all(map(cut.selection.covers, entry.attribution.owners)) for entry in own),
+        along=len(cut.along) - len(cut.shapes) + extracted.added,
         weights=weights,
-        notes=cut.notes,
+        notes=(*cut.notes, *note_source(opened)),
     )
 
 
@@ -176,6 +179,8 @@ def _mark_origin(extracted: ExtractedPart, opened: TaggedFile, cut: Cut) -> None
 
 def _describe_ends(values: Sequence[onnx.ValueInfoProto], extracted: ExtractedPart) -> Iterator[End]:
     for value in values:
+        if value.name not in extracted.origins:
+            continue  # a weight, which is an input as well in old versions of the format
         tensor = value.type.tensor_type
         dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim)
         # Sequences and optionals have no element type of their own: `sequence_type` is all that there is to say.

@@ -195,7 +195,7 @@ class _Feeding:
     def _by_content(self, seen: np.ndarray) -> int | None:
         """What holds the same: of what the modules were given, else of the whole run; else what comes near."""
         wanted = sample(seen)
-        kept = self._reference.kept if wanted.telling else ()
+        kept = self._reference.kept if wanted.distinctive else ()
         for among in (self._given, kept):
             if same := [number for number in among if alike(self._reference.samples[number], wanted)]:
                 return self._nearest(wanted, same)
@@ -293,7 +293,7 @@ class _Outputs:
         """By what was returned and is not among the results: the values of the whole file that hold the same."""
         # Zeros and ones are held by many values: samples that tell nothing are left out.
         samples = self._reference.samples
-        wanted = [(number, samples[number]) for number in self.missing if samples[number].telling]
+        wanted = [(number, samples[number]) for number in self.missing if samples[number].distinctive]
         values: dict[int, set[str]] = {}
 
         def see(name: str, array: np.ndarray) -> None:
@@ -326,7 +326,7 @@ class _Outputs:
         kept = [number for number in self._reference.kept if alike(samples[number], wanted)]
         differences = [self._measured(number, array) for number in kept]
         agreeing = [difference for difference in differences if difference.agrees]
-        if not agreeing or not wanted.telling:
+        if not agreeing or not wanted.distinctive:
             return None
         return OutputComparison(end.name, "run", min(agreeing, key=lambda difference: difference.max_abs))
 

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import as_sequence
 from modelexport.api.writing import ensure_apart, write_tagged
-from modelexport.errors import RecordMismatch, RecordMissing, RecordUnreadable, UserError
+from modelexport.errors import RecordMismatch, RecordUnreadable, UserError
 from modelexport.graph.file import metadata
 from modelexport.graph.file.atomic import staging
 from modelexport.graph.file.metadata import PREFIX, EmbedOptions, Level, level_of, read_record, sidecar_path
@@ -44,7 +45,7 @@ def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -
     """
     source, target = Path(path), Path(output)
     ensure_model_target(target)
-    opened = open_tagged(source)
+    opened = open_file(source)
     ensure_apart(target, source)
     metadata.ensure_flat(opened.proto, str(source))
     metadata.ensure_whole(opened.proto, str(source))
@@ -56,11 +57,13 @@ def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -
     folding = replace(folded.folding, note="; ".join(filter(None, notes)))
     if folded.recipe is None:
         folded = replace(folded, provenance=opened.record)
+        if opened.believed is not None:
+            _write_record(opened, folded)
     else:
         _write_record(opened, folded)
         write_recipe(folded.model, folded.recipe)
     files = _write_files(replace(opened, proto=folded.model), folded.provenance, target)
-    return FoldResult(target, files, folded.provenance, folding)
+    return FoldResult(target, files, folded.provenance, folding, note_source(opened))
 
 
 def _note_loss(folding: Folding) -> str:
@@ -84,8 +87,13 @@ def _note_staleness(opened: TaggedFile) -> str:
 def _write_record(opened: TaggedFile, folded: FoldedModel) -> None:
     """What the flat file says of itself, for the folded one: as much as it says, and no more.
 
-    Who embedded nothing, or only the record without keys on nodes, did so on purpose.
+    Who embedded nothing, or only the record without keys on nodes, did so on purpose. What was read from a file
+    without a record goes into the folded one: the names that it was read from are not all there any more.
     """
+    if opened.believed is not None:
+        constants = sketches_of(replace(opened, proto=folded.model))
+        metadata.embed_record(folded.model, folded.provenance, outlined(folded.graph, constants))
+        return
     if level_of(opened.proto) is Level.FULL:
         metadata.write_node_keys(folded.model, folded.provenance, folded.keys)
     if read_record(opened.proto) is not None:
@@ -109,7 +117,7 @@ def flatten(path: str | Path, output: str | Path) -> FlattenResult:
     """Write a file without functions: what `fold` made becomes exactly what it was, other functions are inlined."""
     source, target = Path(path), Path(output)
     ensure_model_target(target)
-    opened = open_tagged(source)
+    opened = open_file(source)
     ensure_apart(target, source)
     ensure_sound(opened.proto, opened.graph, str(source))
     metadata.ensure_whole(opened.proto, str(source))
@@ -131,12 +139,15 @@ def _inline_calls(opened: TaggedFile, target: Path, note: str) -> FlattenResult:
     """Put the body of each function in the place of every call, as ONNX Runtime does before it runs a model."""
     try:
         record = opened.provenance
-    except (RecordMissing, RecordUnreadable, RecordMismatch):
+    except (RecordUnreadable, RecordMismatch):
         record = None
     before = len(opened.graph.nodes)
     if not opened.proto.functions:
-        stored = record and opened.record
         unchanged = Flattening(before, before, True, note=note)
+        if record is not None and opened.believed is not None:
+            written = write_tagged(opened, record, target, EmbedOptions())
+            return FlattenResult(target, written.files, record, unchanged, note_source(opened))
+        stored = record and opened.record
         return FlattenResult(target, _write_files(opened, stored, target), stored, unchanged)
     inlining = inline_functions(opened.proto, record)
     file = replace(opened, proto=inlining.model)
@@ -149,8 +160,9 @@ def _inline_calls(opened: TaggedFile, target: Path, note: str) -> FlattenResult:
         for node in file.graph.nodes
     }
     provenance = replace(record, nodes=nodes, origin=replace(record.origin, graph=file.graph.fingerprint))
-    written = write_tagged(file, provenance, target, EmbedOptions(level_of(opened.proto)))
-    return FlattenResult(target, written.files, written.provenance, flattening)
+    level = level_of(opened.proto) if opened.believed is None else Level.FULL
+    written = write_tagged(file, provenance, target, EmbedOptions(level))
+    return FlattenResult(target, written.files, written.provenance, flattening, note_source(opened))
 
 
 def _write_files(file: ModelFile, provenance: Provenance | None, target: Path) -> tuple[Path, ...]:

@@ -1,4 +1,5 @@
-"""The classes of the mission: exporters that are set up once, and a mapper and a query interface over one export.
+"""Classes for programs that hold an exported model: exporters that are set up once, a mapper from ONNX nodes to modules
+of the live PyTorch model, and a query interface by layer, component and kind of module.
 
     onnx_model, mapper = export_hf_model_with_semantics(model, inputs, "bert.onnx")
     mapper.get_hf_module_for_onnx_node(onnx_model.graph.node[7])           # the live nn.Module
@@ -11,7 +12,7 @@ operator, never from a name; see docs/roles.md.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -29,6 +30,7 @@ from modelexport.attribute.roles.assign import assign_roles
 from modelexport.errors import ExportFailed, UnknownName, UserError
 from modelexport.graph.index import MAIN, edges_of, index_model, node_key, walk_nodes
 from modelexport.graph.operators import ACTIVATIONS, CONVOLUTIONS, NORMALIZATIONS
+from modelexport.graph.protos import operator_name
 from modelexport.inspect.query.answer import check_names, select
 from modelexport.inspect.query.expression import Glob, Operator, QueryField, Term
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of
@@ -55,9 +57,9 @@ _PROJECTIONS = frozenset(
 )
 _TYPES: Mapping[str, Callable[[NodeEntry], bool]] = {
     "linear_projection": lambda node: node.attribution.role in _PROJECTIONS and node.op_type not in CONVOLUTIONS,
-    "convolution": lambda node: node.attribution.role in ("convolution", "stem") or node.op_type in CONVOLUTIONS,
-    "normalization": lambda node: node.attribution.role == "norm" or node.op_type in NORMALIZATIONS,
-    "activation": lambda node: node.attribution.role == "mlp.activation" or node.op_type in ACTIVATIONS,
+    "convolution": lambda node: node.attribution.role in ("convolution", "stem"),
+    "normalization": lambda node: node.attribution.role == "norm",
+    "activation": lambda node: node.attribution.role == "mlp.activation",
     "embedding": lambda node: node.attribution.role == "embedding",
     "position": lambda node: node.attribution.role == "position",
     "attention": lambda node: node.attribution.semantic_type in (SELF, CROSS),
@@ -67,6 +69,12 @@ _TYPES: Mapping[str, Callable[[NodeEntry], bool]] = {
     "residual": lambda node: node.attribution.role == "residual",
     "stem": lambda node: node.attribution.role == "stem",
     "head": lambda node: node.attribution.role == "head",
+}
+# Types that an operator is enough for.
+_OPERATORS: Mapping[str, Collection[str]] = {
+    "convolution": CONVOLUTIONS,
+    "normalization": NORMALIZATIONS,
+    "activation": ACTIVATIONS,
 }
 MODULE_TYPES = tuple(_TYPES)
 
@@ -344,7 +352,10 @@ class SemanticQueryInterface:
     def find_nodes_by_module_type(self, module_type: str) -> tuple[NodeEntry, ...]:
         """Nodes by what they are (`MODULE_TYPES`), or by a class of the model with everything inside: `BertLayer`."""
         if module_type in _TYPES:
-            return tuple(filter(_TYPES[module_type], self._all()))
+            is_of_type, operators = _TYPES[module_type], _OPERATORS.get(module_type, ())
+            domains = {} if self.provenance.edges is None else self.provenance.edges.domains
+            named = ((node, operator_name(node.op_type, domains.get(node.key, ""))) for node in self._all())
+            return tuple(node for node, operator in named if is_of_type(node) or operator in operators)
         classes = dict.fromkeys(part.class_name for part in self.provenance.hierarchy.modules.values())
         if module_type not in classes:
             raise UnknownName("module type", module_type, [*_TYPES, *classes])

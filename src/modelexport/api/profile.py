@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from modelexport.api.environment import Clock, Progress
+from modelexport.api.opening import note_source, open_file
 from modelexport.api.relink import relink_graph
 from modelexport.errors import RecordMismatch, UserError
-from modelexport.graph.file.tagged_file import find_ancestor, open_tagged
+from modelexport.graph.file.tagged_file import find_ancestor, open_tagged, tagged_ancestor
 from modelexport.inspect.profile import Timeline, join_events, spread
 from modelexport.record.results.files import RelinkResult
 from modelexport.record.results.profile import RUNS_FOR_SPREAD, Profile, SumCheck
@@ -35,7 +36,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Profile:
-    """Run a tagged file in ONNX Runtime and charge the time of every kernel to the module whose work it does.
+    """Run a file in ONNX Runtime and charge the time of every kernel to the module whose work it does.
 
     before        a tagged file that this one was made from; it is asked instead of the record in the file
     warmup        runs before the timed ones: the first allocate memory and choose kernels
@@ -59,8 +60,10 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
         )
     path, clock = Path(file), Clock(progress)
     with clock.step("read"):
-        opened = open_tagged(path)
-        ancestor = find_ancestor(opened if before is None else open_tagged(Path(before)))
+        opened = open_file(path) if before is None else open_tagged(path)
+        origin = opened if before is None else open_file(Path(before))
+        # Its own record as all verbs read it; a file before is where lineage starts, as in `relink`.
+        ancestor = tagged_ancestor(opened) if before is None else find_ancestor(origin)
         request = SampleRequest(1, seed, tuple(input), () if inputs is None else (Path(inputs),))
         feed = next(sample_feeds(opened.proto, opened.graph, request))
     with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +77,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
             relinked = relink_graph(ancestor, optimized, f"ort:{optimization}")
             if not relinked.related:
                 raise RecordMismatch(
-                    f"{path} was not made from {ancestor.name}: {relinked.lineage.kinship}",
+                    f"{path} was not made from {ancestor.name}: {relinked.lineage.overlap}",
                     "Give the tagged file that it was made from: --before FILE.",
                 )
             events = join_events(ran.runs, optimized.graph)
@@ -98,7 +101,11 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
         nodes=nodes,
         modules=modules,
         events=tuple(events),
-        notes=tuple(_notes(relinked, runs)),
+        notes=(
+            *(opened.stale_notes if before is None else ()),
+            *_notes(relinked, runs),
+            *note_source(origin),
+        ),
         seconds=clock.seconds,
     )
 

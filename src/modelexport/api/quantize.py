@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.environment import Clock, Progress
+from modelexport.api.opening import open_file
 from modelexport.api.options import as_sequence, ensure_known, parse_embedding
 from modelexport.api.run_tool import ToolRun, run_tools
 from modelexport.api.writing import ensure_apart
@@ -69,7 +70,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     report: bool = False,
     progress: Progress | None = None,
 ) -> QuantizeResult:
-    """Quantize a tagged file with ONNX Runtime, and carry its record to what comes out.
+    """Quantize a file with ONNX Runtime, and carry its record to what comes out.
 
     exclude      queries; what any of them means is left in float; modules named by path or class with all inside
     include      queries, in the same way; nothing but what one of them means is quantized
@@ -91,7 +92,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     ensure_model_target(target)
     clock = Clock(progress)
     with clock.step("read"):
-        opened = open_tagged(path)
+        opened = open_file(path)
         ensure_apart(target, path)
         ensure_flat(opened.proto, str(path))  # quantizers do not look into functions
         job = _Job(opened, settings)

@@ -1,10 +1,11 @@
-"""Read: load, analyze, query, cost, compare and validate a tagged file. No torch, no run of a model, no weight is read.
+"""Read: load, analyze, query, cost, compare and validate a file. No torch, no run of a model, no weight is read.
 
     load("bert.onnx").attribution("node_linear").module     # 'encoder.layer.0.attention.self.query'
     query("bert.onnx", "module=encoder.** & op=MatMul")     # nodes, in file order
     cost("bert.onnx", {"batch": 8})                         # FLOPs as numbers; without sizes as polynomials
 
-Each opens the file once (`TaggedFile`) and hands it to its room in `inspect/`.
+Each opens the file once (`TaggedFile`) and hands it to its room in `inspect/`. A file without a record is asked with
+the modules that it tells of itself (`api/opening`).
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelexport.errors import RecordMissing, UserError
-from modelexport.graph.file.reading import with_small_external_data
-from modelexport.graph.file.tagged_file import SIDECAR_SUFFIX, TaggedFile, open_tagged, read_sidecar
+from modelexport.api.opening import note_source, open_file
+from modelexport.errors import UserError, nearest_name
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, read_sidecar
 from modelexport.inspect.analyze import Analysis, analyze_file
 from modelexport.inspect.cost.totals import count
 from modelexport.inspect.query.answer import Answer, answer_query
@@ -31,23 +32,20 @@ if TYPE_CHECKING:
 _SHOWN = 12
 # More than this is no size of a tensor in ONNX.
 _LARGEST = 2**63 - 1
-_CHANGED = (
-    "the graph was changed after its record was made, and nodes may be charged to other modules than those they belong "
-    "to: `modelexport relink` says what became of them"
-)
 
 
 def load(path: str | Path) -> Provenance:
     """What is known about an ONNX file, for exactly the nodes that it has; or a sidecar as it is, without tensors."""
     path = Path(path)
-    if path.suffix == SIDECAR_SUFFIX:
+    if path.suffix == ".json":
         return read_sidecar(path)
-    return open_tagged(path).provenance_with_edges
+    return open_file(path).provenance_with_edges
 
 
 def analyze(path: str | Path, filter_tag: str | None = None) -> Analysis:
     """What a file consists of, module by module. `filter_tag` keeps the nodes whose tag contains it."""
-    return analyze_file(open_tagged(Path(path)), filter_tag)
+    file = open_file(Path(path))
+    return replace(analyze_file(file, filter_tag), notes=note_source(file))
 
 
 def query(source: str | Path | Provenance, text: str) -> tuple[NodeEntry, ...]:
@@ -57,7 +55,11 @@ def query(source: str | Path | Provenance, text: str) -> tuple[NodeEntry, ...]:
 
 def answer(source: str | Path | Provenance, text: str) -> Answer:
     """The same with what it was asked of, and the reason where there are no nodes."""
-    return answer_query(text, source if isinstance(source, Provenance) else load(source))
+    if isinstance(source, Provenance) or Path(source).suffix == ".json":
+        return answer_query(text, source if isinstance(source, Provenance) else load(source))
+    file = open_file(Path(source))
+    answered = answer_query(text, file.provenance_with_edges)
+    return replace(answered, remarks=(*answered.remarks, *file.stale_notes), notes=note_source(file))
 
 
 def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
@@ -67,38 +69,39 @@ def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
     """
     sizes = dict(at or {})
     ensure_sizes(sizes)
-    opened = open_tagged(Path(source))
-    try:
-        record = opened.provenance
-    except RecordMissing:
-        record = None
-    counted = count(str(source), with_small_external_data(opened), opened.graph, record, sizes)
+    opened = open_file(Path(source))
+    counted = count(str(source), opened, opened.provenance, sizes)
     # After the count, which knows the axes of all inputs by their names.
     ensure_axes(counted, sizes)
-    changed = record is not None and not opened.is_up_to_date
-    return replace(counted, notes=(*counted.notes, _CHANGED)) if changed else counted
+    return replace(counted, notes=(*counted.notes, *opened.stale_notes, *note_source(opened)))
 
 
 def compare(a: str | Path, b: str | Path) -> Comparison:
     """How two files differ, module by module."""
     from modelexport.inspect.compare import compare_files
 
-    return compare_files(open_tagged(Path(a)), open_tagged(Path(b)))
+    files = open_file(Path(a)), open_file(Path(b))
+    return replace(compare_files(*files), notes=note_source(*files))
 
 
 def validate(
-    path: str | Path, check_consistency: bool = False, repair: bool = False, output: str | Path | None = None
+    path: str | Path,
+    check_consistency: bool = False,
+    repair: bool = False,
+    output: str | Path | None = None,
+    require_record: bool = False,
 ) -> Validation:
     """Check a file, its record and its tags. Whatever is wrong with them is a finding.
 
     check_consistency  also look for attributions that dataflow rules out
     repair             first rewrite the keys on the nodes from the record, in place or into `output`
+    require_record     that there is no record is an error, and not a warning
     """
     from modelexport.inspect.validate import run_checks
 
     file = open_tagged(Path(path))
     repaired, written = _repair_keys(file, None if output is None else Path(output)) if repair else (0, "")
-    validation = run_checks(file, check_consistency=check_consistency)
+    validation = run_checks(file, check_consistency=check_consistency, require_record=require_record)
     return replace(validation, repaired=repaired, written=written)
 
 
@@ -134,11 +137,9 @@ def ensure_axes(counted: Cost, sizes: Mapping[str, int]) -> None:
     missing = next((name for name in sizes if name not in names), None)
     if missing is None:
         return
-    import difflib  # only needed when something is wrong, and not quick to import
-
-    near = difflib.get_close_matches(missing, names, n=1, cutoff=0.5)
+    near = nearest_name(missing, names)
     shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else ".")
-    guess = f"Did you mean {near[0]!r}? " if near else ""
+    guess = f"Did you mean {near!r}? " if near else ""
     raise UserError(
         f"{counted.file} has no axis {missing!r}", f"{guess}It has {shown}" if names else "All of its axes have a size."
     )

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from modelexport.api.environment import Clock, Progress
+from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import parse_embedding
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.attribute.resolve import explain_absent_modules
@@ -59,11 +60,13 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
     with clock.step("read"):
         made = open_tagged(Path(after))
         ensure_sound(made.proto, made.graph, str(after))
-        ancestor = outlined_ancestor(made) if before is None else find_ancestor(open_tagged(Path(before)))
+        tagged = None if before is None else open_file(Path(before))
+        ancestor = outlined_ancestor(made) if tagged is None else find_ancestor(tagged)
     if target is not None:
         ensure_apart(target, *(Path(path) for path in (after, before) if path is not None))
     with clock.step("link"):
         result = relink_graph(ancestor, made, tool or "relink")
+        result = replace(result, notes=() if tagged is None else note_source(tagged))
     written: tuple[Path, ...] = ()
     if target is not None and result.related:
         with clock.step("write"):

@@ -1,4 +1,4 @@
-"""Run tool: an optimizer, converter or quantizer on a tagged file, and its record carried to what comes out.
+"""Run tool: an optimizer, converter or quantizer on a file, and its record carried to what comes out.
 
     run_tool("bert.onnx", "onnxslim+ort:extended", "out.onnx")
 
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.api.environment import Clock, Progress
+from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import parse_embedding
 from modelexport.api.relink import relink_graph
 from modelexport.api.writing import ensure_apart, write_tagged
@@ -68,7 +69,7 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
         raise UserError(f"samples is {samples}", "Give 1 or more.")
     clock = Clock(progress)
     with clock.step("read"):
-        opened = open_tagged(path)
+        opened = open_file(path)
         ensure_apart(target, path)
         # Most tools inline functions or leave them alone; either way the modules inside could not be followed.
         ensure_flat(opened.proto, str(path))
@@ -126,6 +127,7 @@ def run_tools(opened: TaggedFile, run: ToolRun, clock: Clock) -> RelinkResult:
             last = steps.last
             ensure_sound(last.proto, last.graph, f"what {run.label} made")
             result = replace(relink_graph(ancestor, last, run.label), after=str(run.target), idle=tuple(steps.idle))
+            result = replace(result, notes=note_source(opened))
         if not result.related:
             return replace(result, seconds=clock.seconds)
         with clock.step("write"):

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import as_sequence, ensure_known
 from modelexport.api.writing import ensure_apart, stage_copy
 from modelexport.errors import FileUnwritable, UserError
 from modelexport.graph.file.atomic import ensure_writable, staging
-from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
+from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.index import Node
 from modelexport.inspect.query.answer import Answer, answer_query, find_nodes
@@ -72,7 +73,7 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     settings = Settings(precision, tuple(as_sequence(device)), tuple(as_sequence(label)))
     targets = _targets(chosen, output, named)
     _check_settings(chosen, settings)
-    opened = open_tagged(Path(source))
+    opened = open_file(Path(source))
     for target in targets:
         ensure_apart(target, opened.path)
     queries = as_sequence(query)
@@ -103,7 +104,9 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
             files.append(Path(output))
     entries = tuple(opened.provenance.nodes[node.key] for node in selection.nodes)
     asked = tuple(answer.query for answer in answers)
-    return Selected(chosen.name, asked, entries, written.text, tuple(files), (*notes, *written.notes))
+    return Selected(
+        chosen.name, asked, entries, written.text, tuple(files), (*notes, *written.notes, *note_source(opened))
+    )
 
 
 def _targets(dialect: Dialect, output: str | Path | None, named: str | Path | None) -> list[Path]:

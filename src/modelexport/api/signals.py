@@ -78,7 +78,7 @@ def record_signals(
     if not needs:
         return Recorded(Signals(scopes), captures)
     values, graph = _record_values(file, probed, options), file.graph
-    # Values that many graphs share (zeros, masks) prove nothing; the overlap counts the telling ones.
+    # Values that many graphs share (zeros, masks) prove nothing; the overlap counts the distinctive ones.
     common = measure_value_overlap(graph, probed.trace, values)
     signals = Signals(scopes, trace=probed.trace, values=_trusted_values(values, graph, common))
     return Recorded(signals if _has_own_fx(scopes, options) else _with_fx(signals, captures), captures, common)

@@ -18,7 +18,9 @@ import numpy as np
 
 from modelexport.api.attach import prepare_for_file
 from modelexport.api.environment import Clock, Progress
+from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import VerifyOptions
+from modelexport.api.relink import relink_graph
 from modelexport.api.value_comparison import (
     RunComparison,
     SampleComparison,
@@ -29,7 +31,7 @@ from modelexport.api.value_comparison import (
 from modelexport.api.verify_model import note_random_nodes, open_judged, summarize_samples, verify_against_model
 from modelexport.errors import InputError, ModelMismatch, UserError
 from modelexport.graph.crossings import calls_by_end
-from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
+from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
 from modelexport.graph.related import module_overlap
 from modelexport.graph.sample import Sample
 from modelexport.record.hierarchy import ModuleCall
@@ -95,7 +97,32 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
     tagged, clock = open_tagged(Path(file)), Clock(progress)
     if against is None:
         return verify_against_model(tagged, options, clock)
-    return verify_against_file(tagged, open_tagged(Path(against)), options, clock)
+    files = _link_files(tagged, open_tagged(Path(against)))
+    verification = verify_against_file(*files, options, clock)
+    return replace(verification, notes=(*verification.notes, *note_source(*files)))
+
+
+def _link_files(file: TaggedFile, other: TaggedFile) -> tuple[TaggedFile, TaggedFile]:
+    """Both with modules. One without a record has those of the other, along what the two have in common.
+
+    What two files tell of themselves cannot be compared: a tool that makes one of the other changes names and metadata.
+    """
+    if file.is_recorded and other.is_recorded:
+        return file, other
+    if file.is_recorded:
+        return file, _link(other, file)
+    known = open_file(other.path)
+    return _link(file, known), known
+
+
+def _link(file: TaggedFile, known: TaggedFile) -> TaggedFile:
+    relinked = relink_graph(find_ancestor(known), file, "verify")
+    if not relinked.related:
+        raise ModelMismatch(
+            f"{file.path} and {known.path} are not of one model: {relinked.lineage.overlap}",
+            "Give two files that were made from the same model.",
+        )
+    return file.believing(relinked.provenance)
 
 
 def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Verification:

@@ -1,4 +1,4 @@
-"""View: one HTML page about a tagged file, without a server: modules, sizes, dataflow, cost, overlays, differences.
+"""View: one HTML page about a file, without a server: modules, sizes, dataflow, cost, overlays, differences.
 
     view("bert.onnx", overlays=["profile.json"])      # bert.html, modules coloured by their time
 
@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from modelexport.api.opening import note_source, open_file
 from modelexport.api.read import ensure_axes, ensure_sizes
 from modelexport.api.writing import ensure_spared
 from modelexport.graph.file.atomic import write_atomically
-from modelexport.graph.file.reading import with_small_external_data
-from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
+from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.types import AxisSizes, input_dims
 from modelexport.inspect.cost.totals import count
 from modelexport.record.results.cost import Cost
@@ -56,7 +56,7 @@ def view(
     against: str | Path | None = None,
     at: Mapping[str, int] | None = None,
 ) -> ViewResult:
-    """Write one page that shows a tagged file: modules, sizes, dataflow, and how well everything is known.
+    """Write one page that shows a file: modules, sizes, dataflow, and how well everything is known.
 
     output    beside the file, with the ending .html, where it is left out
     overlays  what `profile` and `verify` wrote as JSON
@@ -85,11 +85,11 @@ def make_page(
 ) -> Page:
     plotly_script()  # what is not installed is said before anything is computed
     path = Path(file)
-    opened = open_tagged(path)
+    opened = open_file(path)
     record = opened.provenance
     laid = [read_overlay(Path(overlay), record.hierarchy) for overlay in overlays]
     # Without sizes: amounts stay polynomials, and the page has the sizes at which they are evaluated beside them.
-    cost = count(str(file), with_small_external_data(opened), opened.graph, record, {})
+    cost = count(str(file), opened, record, {})
     sizes = _axis_sizes(opened, cost, dict(at or {}))
     differences = None
     if against is not None:
@@ -138,8 +138,11 @@ def _axis_sizes(opened: TaggedFile, cost: Cost, at: dict[str, int]) -> dict[str,
 
 def _facts(opened: TaggedFile, cost: Cost, sizes: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     origin = opened.provenance.origin
-    yield "exporter", origin.exporter
-    yield "strategy", origin.strategy
+    if origin.is_file:
+        yield "hierarchy", origin.source_text
+    else:
+        yield "exporter", origin.exporter
+        yield "strategy", origin.strategy
     yield "model", origin.model
     yield "opsets", ", ".join(f"{item.domain or 'ai.onnx'} {item.version}" for item in opened.proto.opset_import)
     yield "made with", ", ".join(f"{name} {version}" for name, version in origin.tools.items())
@@ -151,8 +154,8 @@ def _facts(opened: TaggedFile, cost: Cost, sizes: Mapping[str, int]) -> Iterator
 
 
 def _notes(opened: TaggedFile) -> Iterator[str]:
-    if not opened.is_up_to_date:
-        yield "The graph was changed after its record was made: `modelexport relink` says what became of its nodes."
+    yield from note_source(opened)
+    yield from opened.stale_notes
     if opened.proto.functions:
         yield (
             "The file has functions. What is in one is shown once, however often it is called: "

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from modelexport.errors import FileUnwritable
 from modelexport.graph.file.atomic import Stage, staging
-from modelexport.graph.file.metadata import EmbedOptions, Level, Names, embed, rename_nodes, sidecar_path
+from modelexport.graph.file.metadata import EmbedOptions, Level, Names, embed, embed_record, rename_nodes, sidecar_path
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.file.writing import stage_model
@@ -59,7 +59,15 @@ def write_tagged(
 
 
 def stage_copy(stage: Stage, opened: TaggedFile, path: Path) -> tuple[Path, ...]:
-    """A model whose names or metadata were changed, with the record that lies beside it, if one does."""
+    """A model whose names or metadata were changed, with the record that lies beside it, if one does.
+
+    What was read from a file without a record is written down: the copy may have other names to read it from.
+    """
+    if opened.believed is not None:
+        embed_record(opened.proto, opened.provenance, outlined(opened.graph, sketches_of(opened)))
+        files = stage_model(stage, opened, path)
+        stage.write(sidecar_path(path), write_document(opened.provenance))
+        return (*files, sidecar_path(path))
     files = stage_model(stage, opened, path)
     beside = sidecar_path(opened.path)
     if not beside.is_file():

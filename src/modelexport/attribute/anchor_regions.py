@@ -35,13 +35,13 @@ def find_value_anchors(matched: MatchedRun) -> dict[str, Anchor]:
     evidence = Evidence(EvidenceKind.VALUE, matched.trace.source)
     anchors: dict[str, Anchor] = {}
     for node in matched.nodes:
-        telling = [name for name in node.outputs if matched.is_telling(name)]
-        if telling and node.key in matched.graph.computed:
-            op_indices = {op_index for name in telling for op_index in matched.makers(name)}
+        distinctive = [name for name in node.outputs if matched.is_distinctive(name)]
+        if distinctive and node.key in matched.graph.computed:
+            op_indices = {op_index for name in distinctive for op_index in matched.makers(name)}
             if matched.passes_on(node):
                 # A value that is merely passed on is not the node's own, unless by a weight that happens to change
                 # nothing: a bias of zeros is still the bias of the call that made the value.
-                made = {op_index for name in telling for op_index in matched.makers_in_any_shape(name)}
+                made = {op_index for name in distinctive for op_index in matched.makers_in_any_shape(name)}
                 op_indices = made & {op_index for name in node.inputs for op_index in matched.users_of(name)}
             anchors.update(_of_one_call(node, op_indices, matched, evidence))
     return anchors
@@ -67,8 +67,8 @@ def find_weight_anchors(matched: MatchedRun, known: Mapping[str, Anchor]) -> dic
     readers: dict[tuple[tuple[str, ...], tuple[int, ...]], list[Node]] = {}
     for node in matched.nodes:
         if node.key not in known and node.key in matched.graph.computed:
-            telling = [name for name in node.inputs if matched.is_telling(name)]
-            weights = {name: users for name in telling if (users := matched.users_of(name))}
+            distinctive = [name for name in node.inputs if matched.is_distinctive(name)]
+            weights = {name: users for name in distinctive if (users := matched.users_of(name))}
             op_indices = set[int].intersection(*weights.values()) if weights else None
             if op_indices:
                 readers.setdefault((tuple(weights), tuple(sorted(op_indices))), []).append(node)

@@ -22,14 +22,23 @@ from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall
 from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind
 from modelexport.record.signals import GraphValues, Trace
 
+_RETURNED = (Evidence(EvidenceKind.DATAFLOW, "returned by"),)
+
 
 def claim_by_dataflow(
-    graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], strategy: str
+    graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], strategy: str, *, returned: bool = True
 ) -> dict[str, Claim]:
-    """Claims for every node without one in `known` that is connected, by whatever way, to a node with one."""
+    """Claims for every node without one in `known` that is connected, by whatever way, to a node with one.
+
+    returned  whatever leaves the graph was handed out by the model itself
+    """
     claims: dict[str, Claim] = {}
     # One round goes up and down the flow; the next turn corners: a constant whose one reader was inferred by then.
     while inferred := _infer_once(graph, hierarchy, {**known, **claims}, strategy):
+        if not returned:
+            inferred = {key: claim for key, claim in inferred.items() if claim.evidence != _RETURNED}
+            if not inferred:
+                break
         claims |= inferred
     return claims
 
@@ -114,9 +123,8 @@ def _infer_node(
     callers = claimed.callers(node)
     if callers:
         return _claim_inferred(callers, "inside the body of", strategy)
-    # Whatever leaves the graph was handed out by the model itself.
     returned = not set(node.outputs).isdisjoint(claimed.graph.outputs)
-    return _claim_inferred((ModuleCall(ROOT),), "returned by", strategy) if returned else None
+    return Claim((ModuleCall(ROOT),), Confidence.INFERRED, _RETURNED, strategy) if returned else None
 
 
 def _claim_inferred(calls: tuple[ModuleCall, ...], how: str, strategy: str) -> Claim:
@@ -228,7 +236,7 @@ def claim_weights_by_content(
     claims: dict[str, Claim] = {}
     for name in graph.initializers:
         fingerprint = values.prints.get(name)
-        if fingerprint is None or not fingerprint.telling:
+        if fingerprint is None or not fingerprint.distinctive:
             continue
         copies = index.copies(fingerprint)
         owners = holders.paths([number for number in copies or index.matches(fingerprint) if number not in data])

@@ -37,15 +37,13 @@ from modelexport.attribute.strategies import (
     strategies_named,
 )
 from modelexport.graph.index import Graph, Node, edges_of
+from modelexport.graph.related import are_scopes_refuted
 from modelexport.lineage.descent import trace_lineage
 from modelexport.lineage.inherit import carry_claims, claim_folded_modules
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.lineage import TORCH_OPTIMIZER, TORCHSCRIPT_FOLDING, Lineage, Relation
 from modelexport.record.provenance import Attribution, Claim, Confidence, EvidenceKind, Origin, Provenance
 from modelexport.record.signals import Signals
-
-# An optimizer misplaces a scope here and there; a file with more of them tells of another graph.
-_MOST_REFUTED = 0.2
 
 
 @dataclass(frozen=True)
@@ -224,7 +222,7 @@ def _refuted_strategies(judged: tuple[StrategyResult, ...], case: AttributionInp
         said = result.claims.nodes
         pairs = [(said[key], fact) for key, fact in certain.items() if key in said]
         contradictions = sum(_contradicts(claim, fact, case.hierarchy) for claim, fact in pairs)
-        if CATALOGUE[result.strategy].before and contradictions > _MOST_REFUTED * len(pairs):
+        if CATALOGUE[result.strategy].before and are_scopes_refuted(contradictions, len(pairs)):
             refuted.append(result.strategy)
     return refuted
 
@@ -239,10 +237,8 @@ def _contradicts(claim: Claim, fact: Claim, hierarchy: Hierarchy) -> bool:
 def _find_absent_modules(
     provenance: Provenance, case: AttributionInput, judged: tuple[StrategyResult, ...]
 ) -> dict[str, str]:
-    attributions = (*(entry.attribution for entry in provenance.nodes.values()), *provenance.initializers.values())
-    owned = {owner.path for attribution in attributions for owner in attribution.owners}
     before = next((result.owned_before for result in judged if result.owned_before is not None), None)
-    return explain_absent_modules(case.hierarchy, owned, before)
+    return explain_absent_modules(case.hierarchy, provenance.owning_paths, before)
 
 
 def _remarks(provenance: Provenance, signals: Signals, strategies: tuple[Strategy, ...]) -> list[str]:

@@ -140,9 +140,9 @@ class MatchedRun:
         """Indices of the operators that were given what the named value holds, and passed it on."""
         return sorted(self._makers_and_passers(name)[1])
 
-    def is_telling(self, name: str) -> bool:
+    def is_distinctive(self, name: str) -> bool:
         """Whether the content of a named value is more than chance; zeros and ones are in many places."""
-        return name in self.prints and self.prints[name].telling
+        return name in self.prints and self.prints[name].distinctive
 
     @cached_property
     def _weight_uses(self) -> Mapping[int, tuple[int, ...]]:

@@ -78,8 +78,8 @@ def _let_through(node: Node, matched: MatchedRun) -> list[int]:
 
 
 def measure_value_overlap(graph: Graph, trace: Trace, values: GraphValues) -> ValueOverlap:
-    telling = {name: fingerprint for name, fingerprint in values.prints.items() if fingerprint.telling}
-    return value_overlap(graph, telling, match_values(ValueIndex(trace), telling))
+    distinctive = {name: fingerprint for name, fingerprint in values.prints.items() if fingerprint.distinctive}
+    return value_overlap(graph, distinctive, match_values(ValueIndex(trace), distinctive))
 
 
 # What it costs if an operator does not become such a node (though the function that it is a part of may), and if one is

@@ -78,13 +78,14 @@ def fx_node(node: Node) -> str:
 def _scope(node: Node) -> tuple[str | None, str]:
     """The innermost module path and the FX node that a node's metadata names."""
     text = node.metadata.get(SCOPES_KEY)
-    names = _parse(text) if text else ()
+    names = parse_list(text) if text else ()
     # The last name is the operator. Alone, it says that no module was open.
     return (names[-2], names[-1]) if len(names) > 1 else (None, "")
 
 
 @lru_cache(maxsize=4096)  # an FX node becomes several ONNX nodes with one text
-def _parse(text: str) -> tuple[str, ...]:
+def parse_list(text: str) -> tuple[str, ...]:
+    """The list of texts that dynamo wrote as a Python literal; empty for anything else."""
     try:
         names = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -141,10 +142,11 @@ def scope_of(node: Node) -> str | None:
 
 def expected_scope(stack: Sequence[ModuleCall], parts: Mapping[str, str] = _NO_PARTS) -> str:
     """The scope, not numbered yet, of nodes issued while these calls were open (root first)."""
-    return "".join(f"/{parts.get(call.path) or _part_of(call.path)}" for call in stack[1:])
+    return "".join(f"/{parts.get(call.path) or part_of(call.path)}" for call in stack[1:])
 
 
-def _part_of(path: str) -> str:
+def part_of(path: str) -> str:
+    """What TorchScript writes for a module: the tail of its path from the last name that is not a number."""
     names = path.split(".")
     first = next((index for index in reversed(range(len(names))) if not names[index].isnumeric()), 0)
     return ".".join(names[first:])
@@ -166,7 +168,7 @@ def _narrow_by_time(candidates: dict[Node, _Calls], hierarchy: Hierarchy) -> dic
     begin, end = _spans(hierarchy)
     ordered = sorted(candidates, key=lambda node: node.position)
     # Constants are moved around freely; they say nothing about time.
-    fixed = [node for node in ordered if len(candidates[node]) == 1 and node.op_type != "Constant"]
+    fixed = [node for node in ordered if len(candidates[node]) == 1 and node.operator != "Constant"]
     known = {node: candidates[node][0] for node in fixed}
     begun = accumulate((begin[known[node]] if node in known else 0 for node in ordered), max)
     last = len(hierarchy.calls)

@@ -176,9 +176,9 @@ def _calls_using_weights(matched: MatchedRun) -> dict[str, ModuleCall]:
     users: dict[str, ModuleCall] = {}
     for node in matched.nodes:
         # That a constant of few different numbers is a weight may be an accident: exporters keep equal ones once.
-        telling = [name for name in node.inputs if matched.is_telling(name)]
+        distinctive = [name for name in node.inputs if matched.is_distinctive(name)]
         # A weight into which another module's was folded is nearly the same, and not that one's alone.
-        copied = [name for name in telling if matched.is_copy(name)]
+        copied = [name for name in distinctive if matched.is_copy(name)]
         op_indices = {index for name in copied for index in matched.users_of(name, uses)}
         calls = matched.calls(op_indices)
         if len(calls) == 1 and any(_becomes(node, index, matched) for index in op_indices):

@@ -26,6 +26,7 @@ def compare(a: Path, b: Path, report: cli.Report) -> int:
     cli.spare_inputs(report.output, a, b)
     comparison = compare_models(a, b)
     report.show_unless_quiet(comparison, lambda: comparison_tables(comparison, verbose=report.verbose))
+    report.print_notes(comparison.notes)
     return 0 if comparison.identical else 1
 
 
@@ -64,27 +65,20 @@ def diff(left: Path, right: Path, no_weights: bool, report: cli.Report, **option
     differences = diff_files(left, right, weights=not no_weights, **options)
     # Not by `report.show`: both texts are made of lines that are written as they are, without rich.
     if report.form == "html":
-        emit(diff_html(differences), report.output)
+        emit(diff_html(differences), report.output, quiet=report.verbosity.quiet)
     elif report.form == "json":
         report.show(differences, lambda: ())
     elif report.is_wanted:
-        emit(diff_summary(differences, verbose=report.verbose), report.output)
+        emit(diff_summary(differences, verbose=report.verbose), report.output, quiet=report.verbosity.quiet)
     return 0 if differences.identical else 1
 
 
 @click.command()
 @cli.model_argument("file")
 @cli.source_option(required=False, purpose="With --against, it only makes the inputs.")
-@click.option(
-    "--against",
-    type=click.Path(path_type=Path),
-    metavar="OTHER",
-    help="Another ONNX file of the same model to compare with.",
-)
+@cli.file_option("--against", metavar="OTHER", help="Another ONNX file of the same model to compare with.")
 @cli.repeated_options
-@click.option(
-    "--samples", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Make so many inputs."
-)
+@cli.samples_option(1)
 @click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance; by the number format if not given.")
 @click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; by the number format if not given.")
 @click.option("--min-sqnr", type=float, metavar="DB", help="Decibels that decide, in place of the tolerances.")

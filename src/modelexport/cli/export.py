@@ -38,23 +38,29 @@ def export(model: str, output: Path, no_check: bool, report: cli.Report, **optio
 
 @click.command()
 @cli.model_argument("file")
-@cli.source_option()
+@cli.source_option(required=False, purpose="Without it, FILE itself is asked.")
 @cli.target_option("The tagged file.")
 @cli.loading_options
-@click.option(
+@cli.preset_option(
     "--strategy",
-    default="all",
-    show_default=True,
+    "all",
+    "How nodes are attributed: all, enhanced_semantic, htp, fx_graph, usage_based or universal.",
     metavar="NAME",
-    help="How nodes are attributed: all, enhanced_semantic, htp, fx_graph, usage_based or universal.",
 )
 @cli.tagging_options
 @cli.report_options("text", "json", to_file=False)
-def attach(file: Path, model: str, output: Path, report: cli.Report, **options: Any) -> int:
+def attach(file: Path, model: str | None, output: Path, report: cli.Report, **options: Any) -> int:
     """Find out which module of MODEL made each node of FILE, which another tool exported, and write a tagged copy.
 
     MODEL runs once and so does FILE: what they compute and the weights that they have in common tell the nodes apart.
     Names in FILE are used where they help, and not needed.
+
+    \b
+    modelexport attach yolo.onnx -m ./yolo -o tagged.onnx     by values
+    modelexport attach yolo.onnx -o tagged.onnx               by what FILE says itself
+
+    Without a MODEL, the record is what metadata, names and structure of FILE tell of its modules, and nothing is run.
+    A FILE of an IR version below 10 keeps it: the record is then in its metadata, and there are no keys on nodes.
     """
     from modelexport.api.attach import attach as attach_model
     from modelexport.show.text.written_files import export_lines

@@ -23,10 +23,10 @@ from modelexport.errors import ModelExportError, printable_lines
 _SECTIONS = {
     "Make tagged files": {
         "export": "Export a model to ONNX and record which module produced each node.",
-        "attach": "Tag a file that another tool exported from a model.",
+        "attach": "Tag a file that another tool exported, by its model or by what the file says itself.",
         "relink": "Carry the record to a file that an optimizer or quantizer made of a tagged one.",
-        "run-tool": "Run an optimizer, converter or quantizer on a tagged file, and relink what comes out.",
-        "quantize": "Quantize a tagged file with ONNX Runtime, by module, and relink what comes out.",
+        "run-tool": "Run an optimizer, converter or quantizer on a file, and relink what comes out.",
+        "quantize": "Quantize a file with ONNX Runtime, by module, and relink what comes out.",
     },
     "Ask": {
         "analyze": "Show what a file consists of, module by module.",

@@ -2,7 +2,10 @@
 
     model_argument, source_option     which file, which PyTorch model
     loading_options, repeated_options how the model is loaded and what it is fed; `made_input_options` where no model is
-    target_option, embed_option       the file that is written, and how much goes into it
+    export_options, tagging_options   how it is exported, and how its nodes are attributed and tagged
+    target_option, embed_option       the file that is written, and how much goes into it; `file_option` for other files
+    preset_option, samples_option     any option with a default that is shown; how many inputs are made
+    tree_options                      how much of the module tree is shown
     report_options                    --output, --format, --quiet and --verbose: the verb gets them as `report`
     verbosity_options                 --quiet and --verbose alone: the verb gets them as `verbosity`
 
@@ -60,16 +63,21 @@ class Report:
         from modelexport.show.text.console import emit, show
 
         if self.form == "json":
-            emit(to_json(result), self.output)
+            emit(to_json(result), self.output, quiet=self.verbosity.quiet)
         elif self.form == "csv":
-            emit(to_csv(result, rows), self.output)
+            emit(to_csv(result, rows), self.output, quiet=self.verbosity.quiet)
         else:
-            show(view(), self.output)
+            show(view(), self.output, quiet=self.verbosity.quiet)
 
     def show_unless_quiet(self, result: object, view: Callable[[], Iterable[RenderableType]]) -> None:
         """The same of a verb that does something else as well: --quiet leaves the text out."""
         if self.form in ("json", "csv") or self.is_wanted:
             self.show(result, view)
+
+    def print_notes(self, notes: Iterable[str]) -> None:
+        """Notes that are no part of the view, on standard error; JSON has them, and other formats stay silent."""
+        if self.form not in ("json", "csv", "names"):
+            print_notes((f"note: {note}" for note in notes), self.verbosity)
 
 
 def model_argument(name: str) -> Decorator[Any]:
@@ -83,24 +91,26 @@ def source_option(*, required: bool = True, purpose: str = "") -> Decorator[Any]
 
 
 def target_option(help_text: str, *, required: bool = True) -> Decorator[Any]:
-    return click.option(
-        "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), required=required, help=help_text
-    )
+    return file_option("-o", "--output", required=required, help=help_text)
 
 
-def file_option(*names: str, **settings: Any) -> Decorator[Any]:
-    return click.option(*names, type=click.Path(path_type=Path), metavar="FILE", **settings)
+def file_option(*names: str, metavar: str = "FILE", **settings: Any) -> Decorator[Any]:
+    return click.option(*names, type=click.Path(path_type=Path), metavar=metavar, **settings)
+
+
+def preset_option(name: str, default: str | float, help_text: str, **settings: Any) -> Decorator[Any]:
+    """One whose default is shown in the help text."""
+    return click.option(name, default=default, show_default=True, help=help_text, **settings)
+
+
+def samples_option(default: int) -> Decorator[Any]:
+    return preset_option("--samples", default, "Make so many inputs.", type=click.IntRange(min=1), metavar="N")
 
 
 def embed_option(help_text: str = "") -> Decorator[Any]:
     """Choices are checked by click here, so that nothing is run for a word that is wrong."""
-    return click.option(
-        "--embed",
-        type=click.Choice(["full", "lean", "none"]),
-        default="full",
-        show_default=True,
-        help=help_text or "How much is written into the file: keys on nodes and the record, the record, or nothing.",
-    )
+    text = help_text or "How much is written into the file: keys on nodes and the record, the record, or nothing."
+    return preset_option("--embed", "full", text, type=click.Choice(["full", "lean", "none"]))
 
 
 def verbosity_options(function: Callable[..., int]) -> Callable[..., int]:
@@ -144,83 +154,63 @@ def report_options(*formats: str, to_file: bool = True, keyword: str = "report")
 def spare_inputs(output: Path | None, *inputs: Path) -> None:
     """A report never goes where a model or its record is."""
     from modelexport.errors import UserError
+    from modelexport.record.document import SIDECAR_SUFFIX
 
     if output is None:
         return
     files = [path for path in inputs if path.name]  # `.` and `/` are folders, which reading them will say
-    protected = {path.resolve() for file in files for path in (file, file.with_suffix(".hierarchy.json"))}
+    protected = {path.resolve() for file in files for path in (file, file.with_suffix(SIDECAR_SUFFIX))}
     if output.resolve() in protected:
         raise UserError(f"{output} is what the report is about, or its record", "Give the report another name.")
 
-
-_FILE = click.Path(path_type=Path)
-_SAMPLES = "Make so many inputs."
 
 # Tuples and not decorators, because verbs combine them: what is in a tuple stands in the help text in this order.
 _LOADING = (
     click.option("--task", metavar="NAME", help="The task that chooses the Auto class, such as text-classification."),
     click.option("--dtype", metavar="NAME", help="Load weights as float32, float16, bfloat16 or float64."),
-    click.option("--device", default="cpu", show_default=True, metavar="NAME", help="Where the model runs."),
-    click.option("--seed", type=int, default=0, show_default=True, help="For random weights and made-up inputs."),
+    preset_option("--device", "cpu", "Where the model runs.", metavar="NAME"),
+    preset_option("--seed", 0, "For random weights and made-up inputs.", type=int),
     click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model."),
     click.option("--allow-pickle", is_flag=True, help="Load weights that are not safetensors."),
 )
 _INPUTS = (
     click.option("--text", help="Text to make inputs from, with the model's tokenizer."),
-    click.option("--image", type=_FILE, metavar="FILE", help="Image to make inputs from, with its processor."),
+    file_option("--image", help="Image to make inputs from, with its processor."),
     click.option(
         "--input", multiple=True, metavar="NAME=SHAPE[:DTYPE]", help="Shape and type of an input; repeatable."
     ),
-    click.option("--input-specs", type=_FILE, metavar="FILE", help="A JSON file with shapes and types of inputs."),
+    file_option("--input-specs", help="A JSON file with shapes and types of inputs."),
 )
-_GIVEN = (click.option("--inputs", type=_FILE, metavar="FILE", help="An .npz file with the inputs themselves."),)
-_GIVEN_SEVERAL = (
-    click.option(
-        "--inputs",
-        type=_FILE,
-        multiple=True,
-        metavar="FILE",
-        help="An .npz file with the inputs themselves; repeatable, each is one run.",
-    ),
-)
+_ARRAYS = "An .npz file with the inputs themselves"
+_GIVEN = (file_option("--inputs", help=f"{_ARRAYS}."),)
+_GIVEN_SEVERAL = (file_option("--inputs", multiple=True, help=f"{_ARRAYS}; repeatable, each is one run."),)
 _EXPORTING = (
     click.option("--static", is_flag=True, help="Fix every axis."),
     click.option("--dynamic", is_flag=True, help="Fail if batch and sequence axes cannot be dynamic."),
-    click.option(
-        "--exporter", default="dynamo", show_default=True, metavar="dynamo|torchscript", help="torch's exporter."
-    ),
+    preset_option("--exporter", "dynamo", "torch's exporter.", metavar="dynamo|torchscript"),
     click.option("--opset", type=int, help="The opset to export to; torch's default if not given."),
     click.option(
         "--external-data/--no-external-data", default=None, help="Weights in a file beside the model, or in it."
     ),
     click.option("--no-check", is_flag=True, help="Do not compare the file's outputs with PyTorch's."),
-    click.option("--atol", type=float, default=1e-4, show_default=True, help="Absolute tolerance of that comparison."),
-    click.option("--rtol", type=float, default=1e-4, show_default=True, help="Relative tolerance of that comparison."),
-    click.option("--jit-graph", type=_FILE, metavar="FILE", help="Also write the TorchScript graph, for reading."),
+    preset_option("--atol", 1e-4, "Absolute tolerance of that comparison.", type=float),
+    preset_option("--rtol", 1e-4, "Relative tolerance of that comparison.", type=float),
+    file_option("--jit-graph", help="Also write the TorchScript graph, for reading."),
     click.option(
         "--fx-graph",
         metavar="torch_export|symbolic_trace|both",
         help="Also write the FX graph beside the model; the strategy fx_graph then uses it.",
     ),
-    click.option(
+    preset_option(
         "--strategy",
-        default="enhanced_semantic",
-        show_default=True,
+        "enhanced_semantic",
+        "How nodes are attributed: enhanced_semantic, htp, fx_graph, usage_based, universal or all.",
         metavar="NAME",
-        help="How nodes are attributed: enhanced_semantic, htp, fx_graph, usage_based, universal or all.",
     ),
 )
 _TAGGING = (
-    click.option(
-        "--tag-policy", default="default", show_default=True, metavar="default|hf", help="Whose classes appear in tags."
-    ),
-    click.option(
-        "--torch-nn",
-        default="exceptions",
-        show_default=True,
-        metavar="all|exceptions|none",
-        help="How much of torch.nn appears in tags.",
-    ),
+    preset_option("--tag-policy", "default", "Whose classes appear in tags.", metavar="default|hf"),
+    preset_option("--torch-nn", "exceptions", "How much of torch.nn appears in tags.", metavar="all|exceptions|none"),
     click.option(
         "--torch-nn-exception",
         multiple=True,
@@ -229,20 +219,8 @@ _TAGGING = (
     ),
     click.option("--keep", multiple=True, metavar="GLOB", help="Modules that appear, by path or class; repeatable."),
     click.option("--drop", multiple=True, metavar="GLOB", help="Modules that do not, by path or class; repeatable."),
-    click.option(
-        "--embed",
-        default="full",
-        show_default=True,
-        metavar="full|lean|none",
-        help="Keys on nodes and the record, the record, or nothing.",
-    ),
-    click.option(
-        "--names",
-        default="torch",
-        show_default=True,
-        metavar="torch|hierarchical",
-        help="Node names: torch's, or paths of modules.",
-    ),
+    preset_option("--embed", "full", "Keys on nodes and the record, the record, or nothing.", metavar="full|lean|none"),
+    preset_option("--names", "torch", "Node names: torch's, or paths of modules.", metavar="torch|hierarchical"),
     click.option("--strip-exporter-metadata", is_flag=True, help="Remove what torch wrote on nodes."),
 )
 
@@ -266,13 +244,10 @@ def export_options(function: _Function) -> _Function:
 
 def made_input_options(*, samples: int = 0) -> Decorator[Any]:
     """Inputs that are made up for a file that runs without its model; `samples` of them, if that can be chosen."""
-    several = click.option(
-        "--samples", type=click.IntRange(min=1), default=samples, show_default=True, metavar="N", help=_SAMPLES
-    )
     options = (
         click.option("--input", multiple=True, metavar="NAME=SHAPE", help="Make this input in this shape; repeatable."),
-        *((several,) if samples else ()),
-        click.option("--seed", type=int, default=0, show_default=True, help="For the inputs that are made."),
+        *((samples_option(samples),) if samples else ()),
+        preset_option("--seed", 0, "For the inputs that are made.", type=int),
     )
     return lambda function: _decorated(function, options)
 

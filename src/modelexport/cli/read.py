@@ -38,26 +38,28 @@ def analyze(model: Path, filter_tag: str | None, report: cli.Report) -> int:
     analysis = analyze_model(model, filter_tag)
     detailed = report.form == "detailed" or report.verbose  # -v asks for the same
     report.show(analysis, lambda: analysis_tables(analysis, detailed=detailed))
+    report.print_notes(analysis.notes)
     return 0
 
 
 @click.command()
 @cli.model_argument("model")
 @click.option("--check-consistency", is_flag=True, help="Also find attributions that dataflow rules out.")
+@click.option("--require-record", is_flag=True, help="Count it as an error if there is no record.")
 @click.option("--repair", is_flag=True, help="First rewrite the keys on the nodes from the record.")
 @cli.target_option("Write the repaired model to FILE instead of MODEL.", required=False)
 @cli.report_options("text", "json", to_file=False)
-def validate(model: Path, check_consistency: bool, repair: bool, output: Path | None, report: cli.Report) -> int:
+def validate(model: Path, output: Path | None, report: cli.Report, **options: Any) -> int:
     """Check that MODEL is valid, that its record belongs to it, and that its tags agree with the record.
 
-    Exits with 1 if there is an error.
+    Exits with 1 if there is an error. That there is no record is a warning, unless one is required.
     """
-    if output is not None and not repair:
+    if output is not None and not options["repair"]:
         raise UserError("--output says where the repaired model goes", "Add --repair.")
     from modelexport.api.read import validate as validate_model
     from modelexport.show.text.checks import validation_tables
 
-    validation = validate_model(model, check_consistency, repair, output)
+    validation = validate_model(model, output=output, **options)
     report.show_unless_quiet(validation, lambda: validation_tables(validation, verbose=report.verbose))
     return 0 if validation.ok else 1
 
@@ -94,19 +96,18 @@ def query(model: Path, query: str, report: cli.Report) -> int:
     cli.spare_inputs(report.output, model)
     answer = answer_query(model, query)
     if report.form == "names":
-        emit(query_names(answer), report.output)
+        emit(query_names(answer), report.output, quiet=report.verbosity.quiet)
     else:
         report.show(answer, lambda: query_table(answer))
     cli.print_notes(answer.remarks, report.verbosity)
+    report.print_notes(answer.notes)
     return 0
 
 
 @click.command()
 @cli.model_argument("file")
 @click.option("--at", multiple=True, metavar="AXIS=SIZE,…", help="Sizes of axes that the file leaves open; repeatable.")
-@click.option(
-    "--by", type=click.Choice(["module", "node"]), default="module", show_default=True, help="What a row is about."
-)
+@cli.preset_option("--by", "module", "What a row is about.", type=click.Choice(["module", "node"]))
 @cli.tree_options
 @cli.report_options("text", "json", "csv")
 def cost(file: Path, at: tuple[str, ...], by: str, report: cli.Report, **tree: Any) -> int:
@@ -158,16 +159,13 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
 @click.command()
 @cli.model_argument("file")
 @cli.file_option("--before", help="A tagged file that FILE was made from; asked instead of its record.")
-@click.option("--runs", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Runs that count.")
-@click.option(
-    "--warmup", type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Runs before them."
-)
-@click.option(
+@cli.preset_option("--runs", 20, "Runs that count.", type=click.IntRange(min=1), metavar="N")
+@cli.preset_option("--warmup", 5, "Runs before them.", type=click.IntRange(min=0), metavar="N")
+@cli.preset_option(
     "--optimization",
+    "all",
+    "How far ONNX Runtime optimizes the file before it runs it.",
     type=click.Choice(["all", "extended", "basic", "none"]),
-    default="all",
-    show_default=True,
-    help="How far ONNX Runtime optimizes the file before it runs it.",
 )
 @click.option("--providers", metavar="NAMES", default="", help="Of ONNX Runtime, the preferred first: CUDA,CPU.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, metavar="N", help="Threads for one operator; 0: all.")
@@ -215,7 +213,7 @@ def profile(
         result = profile_file(file, providers=names, progress=progress, **options)
     # First the trace: the table may say by its exit code that something is wrong, and the trace shows what.
     if trace is not None:
-        emit(profile_trace(result), trace)
+        emit(profile_trace(result), trace, quiet=report.verbosity.quiet)
     report.show_unless_quiet(
         result, lambda: profile_tables(result, depth=depth, everything=everything, verbose=report.verbose)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -57,20 +56,16 @@ def view(  # noqa: PLR0913 - one for each option
     sizes = parse_sizes(at)  # before the model is read
     if serve:
         page = make_page(model, overlays=overlays, against=against, at=sizes)
-        cli.print_notes(_marked(page.notes), verbosity)
+        cli.print_notes([f"note: {note}" for note in page.notes], verbosity)
         serve_page(page, port, lambda url: click.echo(f"{url}  (Ctrl-C ends)"))
         return 0
     result = view_file(model, output, overlays=overlays, against=against, at=sizes)
-    cli.print_notes(_marked(result.page.notes), verbosity)
+    cli.print_notes([f"note: {note}" for note in result.page.notes], verbosity)
     if not verbosity.quiet:
         from modelexport.show.text.console import bytes_text
 
         click.echo(printable(f"wrote {result.path} ({bytes_text(result.size)})"))
     return 0
-
-
-def _marked(notes: Iterable[str]) -> list[str]:
-    return [f"note: {note}" for note in notes]
 
 
 @click.command()
@@ -106,7 +101,7 @@ def convert(
     csv             one row for each node
     netron          a copy of the model whose nodes are named after their modules
 
-    No weights are read. A file without a record is converted as well; its nodes are not grouped.
+    No weights are read. A file without a record is grouped by the modules that it tells of itself.
     """
     if output is None:
         notes = _print(model, to, depth, is_alone=not any(beside.values()))

@@ -78,13 +78,7 @@ def run_tool(file: Path, output: Path, no_check: bool, report: cli.Report, **opt
 @click.option("--exclude", multiple=True, metavar="QUERY", help="Leave these nodes in float; repeatable.")
 @click.option("--include", multiple=True, metavar="QUERY", help="Quantize none but these nodes; repeatable.")
 @click.option("--static", is_flag=True, help="Quantize activations by what they are while the model runs.")
-@click.option(
-    "--calibration",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="NPZ",
-    help="Samples for --static; repeatable.",
-)
+@cli.file_option("--calibration", multiple=True, metavar="NPZ", help="Samples for --static; repeatable.")
 @click.option("--quant-format", type=click.Choice(["qdq", "qoperator"]), help="For --static.  [default: qdq]")
 @click.option(
     "--method",

@@ -25,7 +25,7 @@ _PROJECTIONS = 4
 # Elements. Longer tensors are sampled.
 _LONGEST = 1 << 18
 # Fewer different numbers than these are met by chance.
-_TELLING = 4
+_DISTINCTIVE = 4
 _DIGEST_SIZE = 12
 
 
@@ -39,10 +39,6 @@ def fingerprint(array: np.ndarray) -> Fingerprint:
     if array.dtype.kind not in "fcV" or array.dtype.names is not None:
         return Fingerprint(shape, "other")
     return _of_floats(shape, array)
-
-
-def same_content(a: Fingerprint, b: Fingerprint, tolerance: float) -> bool:
-    return a.shape == b.shape and a.kind == b.kind and distance(a, b) <= tolerance
 
 
 def distance(a: Fingerprint, b: Fingerprint) -> float:
@@ -66,8 +62,8 @@ def _of_floats(shape: tuple[int, ...], array: np.ndarray) -> Fingerprint:
         flat = np.stack([flat.real, flat.imag], axis=-1).reshape(-1)
     squashed = squash(flat)
     sketch = _directions()[:, : len(squashed)] @ squashed
-    spread, telling = float(np.linalg.norm(squashed)), has_distinct(squashed, _TELLING)
-    return Fingerprint(shape, "float", sketch=tuple(map(float, sketch)), spread=spread, telling=telling)
+    spread, distinctive = float(np.linalg.norm(squashed)), has_distinct(squashed, _DISTINCTIVE)
+    return Fingerprint(shape, "float", sketch=tuple(map(float, sketch)), spread=spread, distinctive=distinctive)
 
 
 @cache

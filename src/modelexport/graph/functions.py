@@ -111,30 +111,31 @@ class _Inliner:
         self._members = group_by_key((root_of(node.graph, graph), node) for node in graph.nodes)
         self._stored = group_by_key((name.rpartition(KEY_SEPARATOR)[0], name) for name in graph.initializers)
         self._initializers: dict[str, Tensor] = {}
-        self._owners: dict[str, str] = {}
-        self._yields: dict[str, tuple[str, ...]] = {}
-        self._takes: dict[str, tuple[str, ...]] = {}
+        self._body_owner: dict[str, str] = {}
+        self._body_outputs: dict[str, tuple[str, ...]] = {}
+        self._body_inputs: dict[str, tuple[str, ...]] = {}
         self._origins: dict[str, tuple[str, ...]] = {}
         self._subgraphs: dict[str, tuple[str, Callable[[str], str]]] = {}
 
     def inline(self) -> Inlined:
         graph = self._graph
         roots = [name for name in graph.body_outputs if name not in graph.body_owner and name not in self._functions]
-        nodes = [node for root in roots for node in self._put_nodes(root, _Frame())]
+        outputs, inputs = ({root: ends[root] for root in roots} for ends in (graph.body_outputs, graph.body_inputs))
+        nodes = [node for root in roots for node in self._copy_nodes(root, _Frame())]
         return Inlined(
             replace(
                 graph,
                 nodes=tuple(replace(node, position=position) for position, node in enumerate(nodes)),
                 initializers=MappingProxyType({**graph.initializers, **self._initializers}),
-                body_owner=MappingProxyType(self._owners),
-                body_outputs=MappingProxyType({**{root: graph.body_outputs[root] for root in roots}, **self._yields}),
-                body_inputs=MappingProxyType({**{root: graph.body_inputs[root] for root in roots}, **self._takes}),
+                body_owner=MappingProxyType(self._body_owner),
+                body_outputs=MappingProxyType(outputs | self._body_outputs),
+                body_inputs=MappingProxyType(inputs | self._body_inputs),
             ),
             self._origins,
             self._subgraphs,
         )
 
-    def _put_nodes(self, root: str, frame: _Frame) -> Iterator[Node]:
+    def _copy_nodes(self, root: str, frame: _Frame) -> Iterator[Node]:
         around = frame.graph if frame.calls else root
         for node in self._members.get(root, ()):
             inputs, outputs = tuple(map(frame.value, node.inputs)), tuple(map(frame.value, node.outputs))
@@ -144,17 +145,17 @@ class _Inliner:
             # ONNX forbids functions that call themselves; a call of one that does stays a call.
             is_endless = node.function in frame.functions or len(frame.functions) > DEEPEST_CALL
             if node.function in self._functions and not is_endless and len(self._origins) <= MOST_NODES:
-                yield from self._put_call(node, copied, frame)
+                yield from self._inline_call(node, copied, frame)
             else:
                 if frame.calls:
                     self._origins[copied.key] = (*frame.calls, node.key)
-                self._put_subgraphs(node, copied, frame)
+                self._copy_subgraphs(node, copied, frame)
                 yield copied
 
-    def _put_call(self, call: Node, copied: Node, frame: _Frame) -> Iterator[Node]:
+    def _inline_call(self, call: Node, copied: Node, frame: _Frame) -> Iterator[Node]:
         function = call.function
-        takes = self._graph.body_inputs[function]
-        values = dict(zip(takes, (*copied.inputs, *[""] * len(takes)), strict=False))
+        formals = self._graph.body_inputs[function]
+        values = dict(zip(formals, (*copied.inputs, *[""] * len(formals)), strict=False))
         passed: list[tuple[str, str]] = []
         for inner, outer in zip(self._graph.body_outputs[function], copied.outputs, strict=False):
             if inner in values and outer:  # given and returned as it is, or returned twice
@@ -163,20 +164,20 @@ class _Inliner:
                 values[inner] = outer
         calls, functions = (*frame.calls, call.key), (*frame.functions, function)
         inside = _Frame(calls, copied.key, copied.graph, functions, values, naming=self._naming)
-        yield from self._put_nodes(function, inside)
+        yield from self._copy_nodes(function, inside)
         for inner, outer in passed:
             self._origins[outer] = calls
             identity = replace(copied, op_type="Identity", domain="", overload="", attributes=b"", constant=None)
             yield replace(identity, key=outer, inputs=(inside.value(inner),), outputs=(outer,))
 
-    def _put_subgraphs(self, node: Node, copied: Node, frame: _Frame) -> None:
+    def _copy_subgraphs(self, node: Node, copied: Node, frame: _Frame) -> None:
         """A subgraph is called after its node, and the values inside after it, as in a file without functions."""
         for inner_id in self._graph.subgraphs.get(node.key, ()):
             graph_id = frame.subgraphs[inner_id] = copied.key + inner_id.removeprefix(node.key)
             self._subgraphs[graph_id] = inner_id, frame.value
-            self._owners[graph_id] = copied.key
-            self._yields[graph_id] = tuple(map(frame.value, self._graph.body_outputs[inner_id]))
-            self._takes[graph_id] = tuple(map(frame.value, self._graph.body_inputs[inner_id]))
+            self._body_owner[graph_id] = copied.key
+            self._body_outputs[graph_id] = tuple(map(frame.value, self._graph.body_outputs[inner_id]))
+            self._body_inputs[graph_id] = tuple(map(frame.value, self._graph.body_inputs[inner_id]))
             for name in self._stored.get(inner_id, ()):
                 stored = frame.value(name)
                 self._initializers[stored] = replace(self._graph.initializers[name], name=stored)

@@ -23,9 +23,9 @@ from types import MappingProxyType
 
 import onnx
 
+from modelexport.graph import protos
 from modelexport.graph.algorithms import group_by_key
 from modelexport.graph.file.weights import storage_size
-from modelexport.graph.protos import ONNX_DOMAINS, attributes_of, constant_content, in_order, tensor_content
 from modelexport.record.provenance import Edges
 
 MAIN = ""
@@ -59,6 +59,11 @@ class Node:
     constant: bytes | None
     metadata: Mapping[str, str]
     overload: str = ""
+
+    @property
+    def operator(self) -> str:
+        """What to ask for traits with (`graph/operators.py`): in an unknown domain, nothing is known of an `Add`."""
+        return protos.operator_name(self.op_type, self.domain)
 
     @property
     def function(self) -> str:
@@ -157,7 +162,7 @@ class Graph:
         dependent = set(self.inputs) - set(self.initializers)
         for node in self.nodes:
             inside = self.body_owner.get(node.graph) in dependent
-            if node.op_type not in SHAPE_READERS and (inside or any(value in dependent for value in node.inputs)):
+            if node.operator not in SHAPE_READERS and (inside or any(value in dependent for value in node.inputs)):
                 dependent.update(output for output in node.outputs if output)
                 # A subgraph may read values that the node which holds it does not.
                 dependent.update(value for owner in self.enclosing_nodes(node) for value in owner.outputs if value)
@@ -228,14 +233,19 @@ class _Builder:
         """`outer` maps names visible from enclosing graphs to value ids."""
         own = [value.name for value in graph.input]
         own += [tensor.name for tensor in graph.initializer]
+        # ONNX has no name for a sparse tensor: it goes by that of its values.
+        own += [tensor.values.name for tensor in graph.sparse_initializer]
         own += [output for node in graph.node for output in node.output]
         names = {**outer, **{name: value_id(graph_id, name) for name in own if name}}
         for tensor in graph.initializer:
-            header = Tensor(names[tensor.name], tensor.data_type, tuple(tensor.dims), tensor_content(tensor))
+            header = Tensor(names[tensor.name], tensor.data_type, tuple(tensor.dims), protos.tensor_content(tensor))
             self.initializers[header.name] = header
+        for sparse in graph.sparse_initializer:
+            name = names[sparse.values.name]
+            self.initializers[name] = Tensor(name, sparse.values.data_type, tuple(sparse.dims), None)
         self.body_outputs[graph_id] = tuple(names.get(value.name, value.name) for value in graph.output)
         self.body_inputs[graph_id] = tuple(names[value.name] for value in graph.input if value.name)
-        for node in in_order(graph.node):
+        for node in protos.in_order(graph.node):
             self.add_node(node, graph_id, names)
 
     def add_function(self, function: onnx.FunctionProto) -> None:
@@ -259,8 +269,8 @@ class _Builder:
                 position=len(self.nodes),
                 inputs=tuple(names.get(name, name) for name in proto.input),
                 outputs=tuple(names.get(name, name) for name in proto.output),
-                attributes=attributes_of(proto),
-                constant=constant_content(proto),
+                attributes=protos.attributes_of(proto),
+                constant=protos.constant_content(proto),
                 metadata={prop.key: prop.value for prop in proto.metadata_props},
                 overload=proto.overload,
             )
@@ -295,7 +305,7 @@ def walk_nodes(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.NodeProto]]:
 
 
 def walk_graph_nodes(nodes: Sequence[onnx.NodeProto], graph_id: str) -> Iterator[tuple[str, onnx.NodeProto]]:
-    for proto in in_order(nodes):
+    for proto in protos.in_order(nodes):
         key = node_key(proto, graph_id)
         yield key, proto
         for body_id, body in subgraphs_with_ids(proto, key):
@@ -331,7 +341,9 @@ def edges_of(graph: Graph) -> Edges:
         inputs=graph.inputs,
         outputs=graph.outputs,
         initializers=MappingProxyType({name: math.prod(tensor.shape) for name, tensor in graph.initializers.items()}),
-        domains=MappingProxyType({node.key: node.domain for node in graph.nodes if node.domain not in ONNX_DOMAINS}),
+        domains=MappingProxyType(
+            {node.key: node.domain for node in graph.nodes if node.domain not in protos.ONNX_DOMAINS}
+        ),
     )
 
 

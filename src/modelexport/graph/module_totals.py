@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from modelexport.graph.index import Graph
 from modelexport.graph.parameters import ModulePath, ParameterMatching, initializer_modules
@@ -60,6 +61,12 @@ class _Sum:
         return ModuleAmounts(ordered, self.shared, sum(self.parameters.values()), self.bytes)
 
 
+def own_module(record: Provenance | None, entries: Iterable[NodeEntry | None]) -> ModulePath:
+    """The module that a node is an own node of; of nodes that nothing tells apart, the one around them all."""
+    owners = [() if entry is None else entry.attribution.owners for entry in entries]
+    return record.hierarchy.common_module(chain.from_iterable(owners)) if record is not None and all(owners) else None
+
+
 class ModuleTotals:
     """Amounts by the path of a module; None stands for what belongs to no module."""
 
@@ -80,9 +87,8 @@ class ModuleTotals:
         return totals
 
     def add_node(self, entry: NodeEntry | None, op_type: str, record: Provenance | None) -> None:
-        attribution = None if entry is None else entry.attribution
-        module = None if attribution is None or record is None else record.hierarchy.common_module(attribution.owners)
-        owners = set() if attribution is None else {owner.path for owner in attribution.owners}
+        module = own_module(record, [entry])
+        owners = set() if entry is None else {owner.path for owner in entry.attribution.owners}
         self._note_owners(owners)
         # Around the module that it belongs to, not around its owners: that is what makes parts add up.
         for amounts in self._around([module]):

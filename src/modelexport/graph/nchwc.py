@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import onnx
 
-from modelexport.graph.operators import NCHWC
+from modelexport.graph.protos import NCHWC
 
 BLOCKS = (8, 16)
 _WEIGHT, _BIAS = 1, 2

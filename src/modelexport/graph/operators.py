@@ -4,6 +4,8 @@ Every operator stands once, in `_ROWS`, with all of its traits; everything else 
 operator, add its name to the row with the same traits, or add a row. How many FLOPs it takes and the shape of what it
 makes are rules, not traits: `inspect/cost/rules.py`, `inspect/cost/shape_rules.py`.
 
+Ask with `Node.operator`, not with `op_type`: an operator of a domain that is not known has no trait, whatever its name.
+
     Max     Trait.BROADCAST | Trait.COMMUTATIVE     so `diff` sees no difference between Max(a, b) and Max(b, a),
                                                     `relink` matches the one with the other, and `cost` counts one
                                                     operation for each number of the stretched shape
@@ -24,11 +26,7 @@ import onnx.numpy_helper
 
 from modelexport.graph.file.weights import has_data
 from modelexport.graph.index import MAIN, Node, function_id, node_key, subgraphs_with_ids
-from modelexport.graph.protos import ONNX_DOMAINS, find_attribute, integer_attribute, plain_domain
-
-MS, NCHWC, NHWC = "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"
-# Where an operator is what its name says; elsewhere, anything may have the name of one.
-DOMAINS = frozenset({"", MS, NCHWC, NHWC})
+from modelexport.graph.protos import MS, ONNX_DOMAINS, find_attribute, integer_attribute
 
 
 class Trait(Flag):
@@ -65,7 +63,7 @@ class Trait(Flag):
     What other programs do with them (their lists, not definitions):
     QDQ_PROPAGATED  ONNX Runtime moves a QuantizeLinear/DequantizeLinear pair from one side of it to the other, or
                     leaves the rounding to what comes next (onnxruntime/core/optimizer/qdq_transformer)
-    OLIVE_FOLLOWER  Olive's SplitModel puts it where its neighbours are
+    OLIVE_FOLLOWER  Olive's SplitModel puts it where its neighbours are; it does not look at the domain
     """
 
     UNARY = auto()
@@ -234,14 +232,13 @@ ATTENTIONS_THAT_PROJECT = frozenset({(MS, "Attention"), (MS, "QAttention")})
 _CONTENT_INPUTS: Mapping[str, tuple[int, ...]] = {"Where": (1, 2), "ScatterElements": (0, 2), "ScatterND": (0, 2)}
 
 
-def data_inputs(op_type: str, inputs: tuple[str, ...]) -> tuple[str, ...]:
+def data_inputs(node: Node) -> tuple[str, ...]:
     """The inputs whose content goes into the output: of a Where, both values and not the condition."""
-    traits = TRAITS.get(op_type, Trait(0))
-    if Trait.NO_CONTENT in traits:
+    if _has(node, Trait.NO_CONTENT):
         return ()
-    if op_type in _CONTENT_INPUTS:
-        return tuple(inputs[index] for index in _CONTENT_INPUTS[op_type] if index < len(inputs))
-    return tuple(filter(None, inputs[:1] if Trait.FIRST_ONLY in traits else inputs))
+    if node.operator in _CONTENT_INPUTS:
+        return tuple(node.inputs[index] for index in _CONTENT_INPUTS[node.operator] if index < len(node.inputs))
+    return tuple(filter(None, node.inputs[:1] if _has(node, Trait.FIRST_ONLY) else node.inputs))
 
 
 def is_passing(node: Node) -> bool:
@@ -255,7 +252,7 @@ def is_view(node: Node) -> bool:
 
 def is_rearranging(node: Node) -> bool:
     """Whether the numbers stay as they are, perhaps in another order."""
-    return is_view(node) or node.op_type == "Transpose"
+    return is_view(node) or node.operator == "Transpose"
 
 
 def is_moving(node: Node) -> bool:
@@ -269,12 +266,12 @@ def is_linear(node: Node) -> bool:
 
 def is_product(node: Node) -> bool:
     """Whether a node sums up products with weights, which can take in what is done with its result."""
-    return node.op_type in PRODUCTS or family(node.op_type) in PRODUCTS
+    return node.operator in PRODUCTS or family(node.operator) in PRODUCTS
 
 
-def is_commutative(op_type: str, domain: str = "") -> bool:
-    """Whether all inputs can change places. Not those of QLinearAdd (scales lie between), nor of an unknown domain."""
-    return Trait.COMMUTATIVE in TRAITS.get(op_type, Trait(0)) and plain_domain(domain) in DOMAINS
+def is_commutative(operator: str) -> bool:
+    """Whether all inputs can change places. Not those of QLinearAdd: scales lie between them."""
+    return Trait.COMMUTATIVE in TRAITS.get(operator, Trait(0))
 
 
 def is_random(node: Node) -> bool:
@@ -282,7 +279,7 @@ def is_random(node: Node) -> bool:
 
 
 def _has(node: Node, trait: Trait) -> bool:
-    return trait in TRAITS.get(node.op_type, Trait(0))
+    return trait in TRAITS.get(node.operator, Trait(0))
 
 
 # Tools replace an operator by one that does the same work in another way, and say so in its name: in integers

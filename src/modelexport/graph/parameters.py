@@ -15,6 +15,7 @@ All verbs that count parameters ask here. `verify` does not: it looks at the num
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,9 +94,9 @@ def _recorded_owners(record: Provenance | None, key: str) -> tuple[ModuleCall, .
 def _may_be_weight(tensor: Tensor, uses: Sequence[Use]) -> bool:
     """By its type, its size and its readers; exporters make constants of whole numbers and single numbers."""
     # Quantization puts scales and zero points beside the weights: their place among the inputs of a reader tells.
-    if uses and all(index in _QUANTIZATION_INPUTS.get(node.op_type, ()) for node, index in uses):
+    if uses and all(index in _QUANTIZATION_INPUTS.get(node.operator, ()) for node, index in uses):
         return False
-    is_bias = any(_INTEGER_BIAS.get(node.op_type) == index for node, index in uses)
+    is_bias = any(_INTEGER_BIAS.get(node.operator) == index for node, index in uses)
     if tensor.dtype == onnx.TensorProto.INT32 and is_bias:
         return True
     return tensor.dtype not in _NEVER_WEIGHTS and math.prod(tensor.shape) > 1
@@ -105,10 +106,10 @@ def _unpacked_size(tensor: Tensor, use: Use) -> int:
     """How many numbers it holds for its reader: weights of four bits may be packed into bytes."""
     node, index = use
     size = math.prod(tensor.shape)
-    if index == 1 and node.op_type in ("MatMulNBits", "MatMulBnb4"):
+    if index == 1 and node.operator in ("MatMulNBits", "MatMulBnb4"):
         return integer(node, "K") * integer(node, "N") or size
-    if index in _PACKED_INPUTS.get(node.op_type, ()) and tensor.dtype == onnx.TensorProto.UINT8:
-        bits = integer(node, _BITS[node.op_type], 4)
+    if index in _PACKED_INPUTS.get(node.operator, ()) and tensor.dtype == onnx.TensorProto.UINT8:
+        bits = integer(node, _BITS[node.operator], 4)
         return size * (_BITS_OF_A_BYTE // bits) if bits in (1, 2, 4, 8) else size
     return size
 
@@ -123,6 +124,7 @@ class ParameterMatching:
         self._tensors = graph.initializers
         self._uses = (self._inlined.graph if model is None else model.graph).uses
         self._modules = {} if record is None else record.hierarchy.modules
+        self._order = {path: index for index, path in enumerate(self._modules)}
         # Numbers of absent parameters that no initializer was found to hold so far.
         self._left = self._absent_parameters()
         self._held = dict(self._match_all())
@@ -167,34 +169,38 @@ class ParameterMatching:
         if not self._left:  # as in every file that no tool has changed
             return
         readers = list(self._reading_modules(name))
-        everybody = set().union(*readers)
-        served = {*self._owners.get(self._names.get(name, ""), ())}
-        for reader in readers:
-            parameter = "" if served & reader else self._take_absent(reader, size, name)
-            if parameter:
-                tied = [path for path in self._owners[parameter] if path in everybody]
-                served |= {*reader, *tied}
-                yield HeldParameter(parameter, tuple(tied), size)
+        everybody = {path for reader, _ in readers for path in reader}
+        supplied = {*self._owners.get(self._names.get(name, ""), ())}
+        for reader, times in readers:
+            missing = reader - supplied
+            # SkipLayerNormalization may read one tensor of zeros twice: as bias of the linear layer and of the norm.
+            for _ in range(times - len(supplied & reader)):
+                parameter = self._take_absent(missing, size, name)
+                if parameter:
+                    tied = [path for path in self._owners[parameter] if path in everybody]
+                    missing -= {*tied}
+                    supplied |= {*reader, *tied}
+                    yield HeldParameter(parameter, tuple(tied), size)
 
-    def _reading_modules(self, name: str) -> Iterator[set[str]]:
-        """The modules of each node that reads it, and those that it belongs to and that are inside of these."""
+    def _reading_modules(self, name: str) -> Iterator[tuple[set[str], int]]:
+        """The modules of each node that reads it, with those inside of them that it belongs to, and how many times."""
         holders = {path for path in initializer_modules(self._record, name) if path is not None}
         inside = group_by_key((above, holder) for holder in holders for above in lineage_of(holder))
-        for node, _ in self._uses.get(name, ()):
-            calls, key = self._inlined.origin(node.key)
+        for node, times in Counter(node.key for node, _ in self._uses.get(name, ())).items():
+            calls, key = self._inlined.origin(node)
             paths = {owner.path for owner in node_owners(self._record, key, calls)}
             around = paths.union(*(inside.get(path, ()) for path in paths))
             holders -= around
-            yield around
-        yield holders
+            yield around, times
+        yield holders, 1
 
     def _take_absent(self, reader: Iterable[str], size: int, name: str) -> str:
-        """An absent parameter of just this size, of the innermost module that has one.
+        """An absent parameter of just this size, of the innermost module that has one; of equals, the first.
 
         A weight that is there under its name stands for others of that name alone.
         """
         local_name = name.rpartition(".")[2] if name in self._names else ""
-        for path in sorted(reader, key=lambda module: (-module.count("."), module)):
+        for path in sorted(reader, key=lambda module: (-module.count("."), self._order.get(module, 0))):
             for parameter in self._parameters_of(path):
                 full_name = self._full_name(path, parameter)
                 if self._left.get(full_name) == size and local_name in ("", parameter.name):
@@ -203,7 +209,9 @@ class ParameterMatching:
         return ""
 
     def _match_copy_or_parts(self, name: str, modules: tuple[ModulePath, ...], size: int) -> Iterator[HeldParameter]:
-        paths = {path for path in modules if path is not None}.union(*self._reading_modules(name))
+        paths = {path for path in modules if path is not None}.union(
+            *(reader for reader, _ in self._reading_modules(name))
+        )
         parameters = ((path, parameter) for path in sorted(paths) for parameter in self._parameters_of(path))
         sizes = {self._full_name(path, parameter): parameter.size for path, parameter in parameters}
         copied = [parameter for parameter, count in sizes.items() if count == size and parameter not in self._left]

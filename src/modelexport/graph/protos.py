@@ -22,10 +22,18 @@ import onnx.numpy_helper
 
 # The domain of ONNX's own operators has two names.
 ONNX_DOMAINS = frozenset(("", "ai.onnx"))
+# ONNX Runtime's own: its operators, and ONNX's in other layouts of memory.
+MS, NCHWC, NHWC = "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"
+_KNOWN_DOMAINS = ONNX_DOMAINS | {MS, NCHWC, NHWC}
 
 
 def plain_domain(domain: str) -> str:
     return "" if domain in ONNX_DOMAINS else domain
+
+
+def operator_name(op_type: str, domain: str) -> str:
+    """`Add` where operators are what their names say; in other domains that can be anything: `my.domain::Add`."""
+    return op_type if domain in _KNOWN_DOMAINS else f"{domain}::{op_type}"
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -66,9 +74,14 @@ def declared(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (name for node in graph.node for name in node.output if name)
 
 
+def stated_attributes(node: onnx.NodeProto) -> dict[str, onnx.AttributeProto]:
+    """By name. For all others the operator's default holds."""
+    return {attribute.name: attribute for attribute in node.attribute}
+
+
 def find_attribute(node: onnx.NodeProto, *names: str) -> onnx.AttributeProto | None:
     """The attribute of the first of these names that the node states; None where the operator's default holds."""
-    stated = {attribute.name: attribute for attribute in node.attribute}
+    stated = stated_attributes(node)
     return next((stated[name] for name in names if name in stated), None)
 
 
@@ -117,16 +130,14 @@ def constant_content(proto: onnx.NodeProto) -> bytes | None:
     """The content of a Constant node that holds numbers, in whichever of its attributes they are."""
     if proto.op_type != "Constant" or proto.domain not in ONNX_DOMAINS:
         return None
-    for item in proto.attribute:
-        if item.ref_attr_name:  # in a function, whose callers give it
-            return None
-        if item.name == "value":
-            return tensor_content(item.t)
-        if item.name in _NUMBERS:
-            dtype, array = _NUMBERS[item.name]
-            numbers = np.asarray(onnx.helper.get_attribute_value(item), dtype=array)
-            return described(dtype, numbers.shape, numbers.tobytes())
-    return None
+    item = find_attribute(proto, "value", *_NUMBERS)
+    if item is None or item.ref_attr_name:  # in a function, whose callers give it
+        return None
+    if item.name == "value":
+        return tensor_content(item.t)
+    dtype, array = _NUMBERS[item.name]
+    numbers = np.asarray(onnx.helper.get_attribute_value(item), dtype=array)
+    return described(dtype, numbers.shape, numbers.tobytes())
 
 
 _NUMBERS = {

@@ -7,6 +7,8 @@
     is this graph a part of that one?         nodes by name              0.95 of the nodes              relink
     are two graphs worth comparing?           nodes paired, weights      0.35; 0.1 of the weights       diff
     is this record about this graph?          nodes by name              0.1, or 0.8 without weights    all verbs
+    do names or metadata tell its modules?    nodes with a module        half of the nodes              diff
+    are the scopes in a file those of it?     nodes refuted by values    at most a fifth                attach
     do two graphs name values alike?          nodes by name              half of the nodes              compare
     is this measurement about this model?     modules with classes       every one that it names        view, convert
 
@@ -32,7 +34,7 @@ from modelexport.record.provenance import Provenance
 # Of the modules with parameters: another version of a model may have some more or fewer, or other sizes.
 _SAME_MODULES = 0.5
 
-# Of telling weights, and of computed values: fused, quantized and partly retrained files share more with the run.
+# Of distinctive weights, and of computed values: fused, quantized and partly retrained files share more with the run.
 _SAME_VALUES = 0.2
 
 # As far as nodes are recognized (`NodeOverlap.degree`). Measured: files of other models reach 0.48, even those of the
@@ -52,6 +54,11 @@ _COMPARED_WEIGHTS = 0.1
 _RECORDED = 0.1
 # The share of nodes that it must know if it knows hardly a weight: exporters name all values alike (`add_12`).
 _RECORDED_WITHOUT_WEIGHTS = 0.8
+
+# The share of nodes that must say themselves where they belong, or that an older record must know, to be believed.
+_TOLD_NODES = 0.5
+# An optimizer misplaces a scope here and there; a file with more of them tells of another graph.
+_REFUTED_SCOPES = 0.2
 
 # The share of the larger graph's nodes with the same key in both. With fewer, names say nothing about edges.
 _SAME_NAMES = 0.5
@@ -84,11 +91,11 @@ class ModuleOverlap:
 
 
 def module_overlap(tree: Hierarchy, other: Hierarchy) -> ModuleOverlap:
-    telling = [module for module in tree.modules.values() if module.parameters] or list(tree.modules.values())
-    unlike = [module.path for module in telling if not _are_alike(module, other.modules.get(module.path))]
-    shared = len(telling) - len(unlike)
+    distinctive = [module for module in tree.modules.values() if module.parameters] or list(tree.modules.values())
+    unlike = [module.path for module in distinctive if not _are_alike(module, other.modules.get(module.path))]
+    shared = len(distinctive) - len(unlike)
     unlike += [path for path, module in other.modules.items() if module.parameters and path not in tree.modules]
-    return ModuleOverlap(shared, len(telling), tuple(unlike))
+    return ModuleOverlap(shared, len(distinctive), tuple(unlike))
 
 
 def _are_alike(module: Module, other: Module | None) -> bool:
@@ -118,7 +125,7 @@ def ensure_same_model(hierarchy: Hierarchy, classes: Mapping[str, str], path: Pa
 
 @dataclass(frozen=True)
 class ValueOverlap:
-    """How many telling weights and computed values of a graph there are, and how many were found in a run of torch."""
+    """How many distinctive weights and computed values a graph has, and how many of them a run of torch has too."""
 
     weights: int
     weights_found: int
@@ -127,14 +134,14 @@ class ValueOverlap:
 
     @property
     def belongs(self) -> bool:
-        # A graph without anything telling cannot be told from another.
+        # A graph without anything distinctive cannot be told from another.
         if not self.weights:
             return self.computes_the_same
         return self.weights_found > _SAME_VALUES * self.weights or (self.values > 0 and self.computes_the_same)
 
     @property
     def computes_the_same(self) -> bool:
-        """Whether enough of what the graph computes was computed in the run; a graph of nothing telling is believed."""
+        """Whether enough of what the graph computes was computed in the run; one of nothing distinctive is believed."""
         return self.values_found > _SAME_VALUES * self.values or not self.values
 
     def __str__(self) -> str:
@@ -142,10 +149,10 @@ class ValueOverlap:
         return f"{weights} and {self.values_found} of {self.values} computed values" if self.values else weights
 
 
-def value_overlap(graph: Graph, telling: Collection[str], matched: Container[str]) -> ValueOverlap:
-    """`telling` are the values of the graph that are worth looking for, `matched` those that the run made too."""
-    weights = [name for name in telling if name in graph.initializers]
-    computed = [name for name in telling if name in graph.computed and name not in graph.inputs]
+def value_overlap(graph: Graph, distinctive: Collection[str], matched: Container[str]) -> ValueOverlap:
+    """`distinctive` are the values of the graph that are worth looking for, `matched` those that the run made too."""
+    weights = [name for name in distinctive if name in graph.initializers]
+    computed = [name for name in distinctive if name in graph.computed and name not in graph.inputs]
     weights_found, values_found = (sum(name in matched for name in names) for names in (weights, computed))
     return ValueOverlap(len(weights), weights_found, len(computed), values_found)
 
@@ -158,7 +165,7 @@ def node_overlap(before: Collection[Node], after: Collection[Node], sources: Map
 
 def is_made_from(graph: Graph, before: Graph, lineage: Lineage, same_weights: float) -> bool:
     """Whether a tool made a graph of another one, or it is a part of that one."""
-    known = lineage.kinship.degree >= _RELINKED_NODES or same_weights >= _RELINKED_WEIGHTS
+    known = lineage.overlap.degree >= _RELINKED_NODES or same_weights >= _RELINKED_WEIGHTS
     return known or _is_part(graph, before)
 
 
@@ -193,6 +200,16 @@ def describes(record: Provenance, graph: Graph, *, beside: bool) -> bool:
     return count_known_nodes(record, graph) / len(graph.nodes) >= enough
 
 
+def knows_most_nodes(calls: Mapping[str, str], graph: Graph) -> bool:
+    """Whether module calls by the keys of nodes, from names or metadata, say enough about a graph to be believed."""
+    return len(calls) >= _TOLD_NODES * len(graph.nodes)
+
+
+def are_scopes_refuted(contradictions: int, compared: int) -> bool:
+    """Whether values contradict so many of the scopes in a file that these were written for another graph."""
+    return contradictions > _REFUTED_SCOPES * compared
+
+
 @dataclass(frozen=True)
 class ComparedWeight:
     """A weight after, by its sketch.
@@ -217,12 +234,12 @@ class WeightComparison:
 
     @property
     def share(self) -> float:
-        """Of the telling weights after that are weights before by their numbers, or the other way round: the larger."""
-        telling = [weight for weight in self._weights if weight.sketch.is_telling]
-        kept = {name for weight in telling for name in weight.alike}
-        whole = sum(sketch.is_telling for sketch in self._known.values())
-        same = sum(bool(weight.alike) for weight in telling)
-        return max(same / len(telling) if telling else 0.0, len(kept) / whole if whole else 0.0)
+        """Share of distinctive weights after that are weights before by their numbers, or vice versa: the larger."""
+        distinctive = [weight for weight in self._weights if weight.sketch.is_distinctive]
+        kept = {name for weight in distinctive for name in weight.alike}
+        whole = sum(sketch.is_distinctive for sketch in self._known.values())
+        same = sum(bool(weight.alike) for weight in distinctive)
+        return max(same / len(distinctive) if distinctive else 0.0, len(kept) / whole if whole else 0.0)
 
     @property
     def differing(self) -> tuple[str, ...]:
@@ -247,7 +264,7 @@ class WeightComparison:
                 continue
             now = self._after.initializers[weight.name]
             # Of one shape, and of one type or with fewer digits: else a tool has made something new of it.
-            comparable = now.dtype == was.dtype or (other.is_telling and {now.dtype, was.dtype} <= FLOATS)
+            comparable = now.dtype == was.dtype or (other.is_distinctive and {now.dtype, was.dtype} <= FLOATS)
             if comparable and now.shape == was.shape and weight.sketch.distance(other) == math.inf:
                 yield weight.name
 
@@ -258,12 +275,12 @@ class WeightComparison:
         ]
         for weight in quantized:
             origin = self._known.get(weight.origins[0]) if len(weight.origins) == 1 else None
-            if not weight.alike and origin is not None and origin.is_telling:
+            if not weight.alike and origin is not None and origin.is_distinctive:
                 yield weight.origins[0]
         # Biases tell little: other versions of a model may have the same.
-        sides = {sketch.sides for sketch in self._known.values() if sketch.is_telling and len(sketch.sides) > 1}
+        sides = {sketch.sides for sketch in self._known.values() if sketch.is_distinctive and len(sketch.sides) > 1}
         fresh = [weight for weight in quantized if weight.name not in self._before.initializers]
-        likely = [weight for weight in fresh if weight.sketch.is_telling and weight.sketch.sides in sides]
+        likely = [weight for weight in fresh if weight.sketch.is_distinctive and weight.sketch.sides in sides]
         if not self._folded and 2 * sum(bool(weight.alike) for weight in likely) < len(likely):
             yield from (weight.name for weight in likely if not weight.alike)
 

@@ -22,7 +22,7 @@ from modelexport.graph.tensor_content import has_distinct, squash
 NAN, INF = "NaN", "Inf"
 _ELEMENTS = 512
 # Fewer different numbers than these are met by chance.
-_TELLING = 8
+_DISTINCTIVE = 8
 # Two kernels that do the same arithmetic differ by some of the last bits; other values by far more.
 _SINGLE = 3e-4
 _COARSE_BITS = 20
@@ -36,7 +36,7 @@ class Sample:
     values   what is at the sampled places
     length   of `values` as a vector: what distances are measured by
     grain    how far apart two runs of the same arithmetic may be in this type
-    telling  whether equal content is a reason to believe in a common origin: few elements or few numbers are not
+    distinctive  whether equal content is a reason to believe in a common origin: few elements or few numbers are not
     trouble  `NaN` or `Inf` if there is one anywhere in the tensor, NaN first; else empty
     """
 
@@ -45,7 +45,7 @@ class Sample:
     values: np.ndarray
     length: float
     grain: float
-    telling: bool
+    distinctive: bool
     trouble: str = ""
 
     @property
@@ -72,7 +72,7 @@ def sample(array: np.ndarray, *, is_sound: bool = False) -> Sample:
     values = squash(elements) if kind == "float" else elements.astype(np.float64)
     length = float(np.sqrt(np.dot(values, values)))
     grain, trouble = _grain(array.dtype, kind), "" if is_sound else _trouble_in(array)
-    return Sample(tuple(array.shape), kind, values, length, grain, has_distinct(values, _TELLING), trouble)
+    return Sample(tuple(array.shape), kind, values, length, grain, has_distinct(values, _DISTINCTIVE), trouble)
 
 
 def unseen(shape: tuple[int, ...]) -> Sample:

@@ -42,7 +42,7 @@ def _problems(proto: onnx.ModelProto, graph: Graph) -> Iterator[str]:
     made = Counter(output for node in graph.nodes for output in node.outputs if output)
     yield from (f"{count} nodes make the value {_quote_value(value)}" for value, count in made.items() if count > 1)
     yield from (f"a node makes the value {_quote_value(value)}, which is given" for value in made if value in given)
-    known = {*given, *made, *(tensor.values.name for tensor in proto.graph.sparse_initializer)}
+    known = {*given, *made}
     for node in graph.nodes:
         strange = [value for value in node.inputs if value and value not in known]
         if strange:

@@ -30,6 +30,7 @@ class FileFacts:
     """The file and how its record came to be.
 
     matches_record  the graph is the one that the record was made for, unchanged
+    has_record      False if there is none, and everything is read from the file itself
     model           what was exported, as the user named it
     """
 
@@ -42,6 +43,7 @@ class FileFacts:
     tools: Mapping[str, str]
     fingerprint: str
     matches_record: bool
+    has_record: bool = True
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,10 @@ class Unowned:
 
 @dataclass(frozen=True)
 class Analysis:
-    """All that `analyze` says. `modules` is in the order of the hierarchy, `nodes` in that of the file."""
+    """All that `analyze` says. `modules` is in the order of the hierarchy, `nodes` in that of the file.
+
+    notes  what to know about where the answers come from
+    """
 
     file: FileFacts
     nodes: tuple[NodeFacts, ...]
@@ -141,6 +146,7 @@ class Analysis:
     unowned: tuple[Unowned, ...]
     roles: tuple[RoleFacts, ...] = ()
     filter_tag: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def _sum_by_module(file: TaggedFile, shown: Provenance, matching: ParameterMatching) -> ModuleTotals:
@@ -198,6 +204,7 @@ def _file(file: TaggedFile) -> FileFacts:
         tools=dict(origin.tools),
         fingerprint=file.graph.fingerprint,
         matches_record=origin.graph == file.graph.fingerprint,
+        has_record=file.is_recorded,
     )
 
 

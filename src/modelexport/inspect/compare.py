@@ -63,6 +63,7 @@ class Comparison:
 
     nodes         how many nodes the files have
     unattributed  operators of nodes without a module that occur more or less often
+    notes         what to know about where modules are known from
     """
 
     a: FileFacts
@@ -76,6 +77,7 @@ class Comparison:
     outputs: tuple[str, ...]
     nodes: CountPair
     unattributed: Mapping[str, CountPair]
+    notes: tuple[str, ...] = ()
 
     @property
     def identical(self) -> bool:

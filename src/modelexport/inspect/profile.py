@@ -13,8 +13,8 @@ in the order of its numbers; whichever of the two fits is how the events are rea
 graph does, so that a reading with nodes left over counts only if there is no other. Where several readings fit, nothing
 in the profile says which is right, and the event keeps all of its nodes.
 
-Summing up. A node that does the work of several modules is an own node of the innermost module around them all, as in
-all verbs, and its time is told apart as shared. So every node is in exactly one module, and the parts add up.
+Summing up. A node is an own node of one module, as in all verbs (`graph/module_totals.py`); if it does the work of
+several, its time is told apart as shared. So the parts add up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from itertools import chain, pairwise
 
 from modelexport.errors import UserError
 from modelexport.graph.index import MAIN, Graph, Node
-from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall, parent_path
+from modelexport.graph.module_totals import own_module
+from modelexport.record.hierarchy import ROOT, ModuleCall, lineage_of, parent_path
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.profile import (
     RUNS_FOR_SPREAD,
@@ -242,7 +243,7 @@ class Timeline:
             name=entry.name,
             op_type=entry.op_type,
             owners=owners,
-            module=None if self._call_around(keys) is None else self.record.hierarchy.common_module(owners),
+            module=own_module(self.record, map(self.record.nodes.get, keys)),
             time=statistics.median(series.times),
             kernels=series.kernels / self.runs,
             provider=series.provider,
@@ -264,7 +265,7 @@ class Timeline:
         hierarchy = self.record.hierarchy
         inside: dict[str, list[NodeTime]] = {}
         for node in nodes:
-            for path in _modules_around(node.module, hierarchy):
+            for path in () if node.module is None else lineage_of(node.module):
                 inside.setdefault(path, []).append(node)
         calls = self._count_calls(nodes)
         times = [
@@ -351,14 +352,6 @@ def _with_alike(modules: Sequence[ModuleTime]) -> Iterator[ModuleTime]:
 
 def _spread_time(module: ModuleTime) -> float:
     return module.median * (module.spread or 0.0)
-
-
-def _modules_around(path: str | None, hierarchy: Hierarchy) -> Iterator[str]:
-    """A module and those around it."""
-    while path is not None:
-        if path in hierarchy.modules:
-            yield path
-        path = None if path == ROOT else parent_path(path)
 
 
 def _shared_times(own: Iterable[NodeTime]) -> tuple[SharedTime, ...]:

@@ -1,8 +1,8 @@
 """Validation: a file is sound, its record belongs to it, and both say the same. Findings are values, not exceptions.
 
-Each check is one function that yields findings. To add a check: write it, and name it in `_FILE_CHECKS` (any file) or
-`_RECORD_CHECKS` (the record is about this file), at the end. A check must not fail on what another one is there to
-find.
+Each check is one function that yields findings. To add a check: write it, and name it in `_FILE_CHECKS` (any file),
+`_STORED_CHECKS` (there is a record) or `_RECORD_CHECKS` (it is about this file), at the end. A check must
+not fail on what another one is there to find.
 
 Dataflow consistency (`--check-consistency`). Calls nest, so what one call makes can only be read by calls that had not
 ended before it began. An edge that goes back in time means that one of its two ends is credited wrongly:
@@ -22,17 +22,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from modelexport.graph.file import metadata
 from modelexport.graph.file.external import missing_data
-from modelexport.graph.file.metadata import (
-    MODULE_KEY,
-    TAG_KEY,
-    EmbedOptions,
-    Level,
-    embed,
-    node_keys,
-    read_node_keys,
-    write_node_keys,
-)
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.index import Node
 from modelexport.graph.related import count_known_nodes
@@ -92,14 +83,14 @@ def repair_keys(file: TaggedFile) -> int:
     """
     before = _keys(file)
     # In two steps: nodes get their keys from the record as it holds for this graph, not as it was stored.
-    embed(file.proto, file.record, EmbedOptions(Level.LEAN))
-    write_node_keys(file.proto, file.provenance)
+    metadata.embed(file.proto, file.record, metadata.EmbedOptions(metadata.Level.LEAN))
+    metadata.write_node_keys(file.proto, file.provenance)
     after = _keys(file)
     return sum(before[key] != after[key] for key in before)
 
 
 def _keys(file: TaggedFile) -> dict[str, dict[str, str]]:
-    return {key: read_node_keys(node) for key, node in file.protos.items()}
+    return {key: metadata.read_node_keys(node) for key, node in file.protos.items()}
 
 
 # The node that makes a value, and one that reads it.
@@ -165,12 +156,17 @@ def _described(provenance: Provenance, node: Node) -> str:
 Check = Callable[[TaggedFile], Iterator[Finding]]
 
 
-def run_checks(file: TaggedFile, *, check_consistency: bool) -> Validation:
-    """Run all checks that make sense for the file."""
+def run_checks(file: TaggedFile, *, check_consistency: bool, require_record: bool = False) -> Validation:
+    """Run all checks that make sense for the file. `require_record`: that there is no record is an error."""
     checks = dict(_FILE_CHECKS)
-    if not file.is_record_foreign:
-        checks |= _RECORD_CHECKS
-        checks |= {"dataflow": _find_contradictions} if check_consistency else {}
+    if not file.is_recorded:
+        severity = Severity.ERROR if require_record else Severity.WARNING
+        checks |= {"record present": lambda file: _missing_record(file, severity)}
+    else:
+        checks |= _STORED_CHECKS
+        if not file.is_record_foreign:
+            checks |= _RECORD_CHECKS
+            checks |= {"dataflow": _find_contradictions} if check_consistency else {}
     findings = [finding for check in checks.values() for finding in check(file)]
     return Validation(str(file.path), tuple(checks), tuple(findings))
 
@@ -182,6 +178,12 @@ def _valid_model(file: TaggedFile) -> Iterator[Finding]:
         yield error("invalid-model", "", problem)
     for name, reason in missing_data(file.proto, file.directory):
         yield error("data-missing", name, reason)
+
+
+def _missing_record(file: TaggedFile, severity: Severity) -> Iterator[Finding]:
+    """A file of another tool is no worse for having none: other verbs read what it says itself."""
+    how = f"`modelexport attach {file.path} -o FILE` writes one"
+    yield Finding(severity, "record-missing", "", f"there is no hierarchy record in the file or beside it: {how}")
 
 
 def _readable_records(file: TaggedFile) -> Iterator[Finding]:
@@ -254,7 +256,7 @@ def _resolving_tags(file: TaggedFile) -> Iterator[Finding]:
     """Tags on nodes lead back to modules: what a reader does with them."""
     tags = file.provenance.tags
     for key, node in file.protos.items():
-        tag = read_node_keys(node).get(TAG_KEY)
+        tag = metadata.read_node_keys(node).get(metadata.TAG_KEY)
         if tag is not None and tags.path(tag) is None:
             yield error("tag-unresolved", key, f"the tag {tag} names no module")
 
@@ -266,12 +268,16 @@ def _agreeing_keys(file: TaggedFile) -> Iterator[Finding]:
         return  # the record alone was embedded
     for key, seen in keys.items():
         entry = file.provenance.nodes.get(key)
-        expected = {} if entry is None else node_keys(file.provenance, entry.attribution)
+        expected = {} if entry is None else metadata.node_keys(file.provenance, entry.attribution)
         if not seen and entry is not None and entry.attribution.owners:
             yield error("node-keys-missing", key, f"{entry.op_type} carries no keys, though other nodes do")
         elif seen and seen != expected:
             # The module and its tag first: if they differ, so does most of the rest, and only because of them.
-            first = next(key for key in (MODULE_KEY, TAG_KEY, *expected, *seen) if seen.get(key) != expected.get(key))
+            first = next(
+                key
+                for key in (metadata.MODULE_KEY, metadata.TAG_KEY, *expected, *seen)
+                if seen.get(key) != expected.get(key)
+            )
             values = f"{seen.get(first)!r} on the node and {expected.get(first)!r} in the record"
             yield error("node-keys-differ", key, f"{first} is {values}")
 
@@ -280,7 +286,7 @@ def _as_tagged(file: TaggedFile) -> Provenance:
     """The record with what nodes say of themselves where that is something else, which makes them suspects."""
     nodes = dict(file.provenance.nodes)
     for key, node in file.protos.items():
-        module, entry = read_node_keys(node).get(MODULE_KEY), nodes.get(key)
+        module, entry = metadata.read_node_keys(node).get(metadata.MODULE_KEY), nodes.get(key)
         if entry is not None and module is not None and module != entry.attribution.module:
             call = ModuleCall.parse(module)
             nodes[key] = replace(entry, attribution=Attribution((call,), call, Confidence.FALLBACK))
@@ -289,6 +295,8 @@ def _as_tagged(file: TaggedFile) -> Provenance:
 
 _FILE_CHECKS: dict[str, Check] = {
     "onnx checker": _valid_model,
+}
+_STORED_CHECKS: dict[str, Check] = {
     "records readable": _readable_records,
     "record made for this graph": _same_graph,
 }

@@ -1,7 +1,7 @@
 """Absorption: linkers of nodes that match, that replace a region, or that have taken in what is gone.
 
 `MatchLinker` and `LayoutLinker` say which nodes before a node has replaced. The others ask who does the work of what is
-gone without a trace; `descent.py` has a table of them.
+gone without a trace; `descent.py` has a table of them, and how to add one.
 """
 
 from __future__ import annotations

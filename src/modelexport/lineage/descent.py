@@ -122,7 +122,7 @@ def check_operand_order(links: Mapping[str, Link], matching: Matching) -> dict[s
         link = links[node.key]
         if link.relation in (Relation.KEPT, Relation.RENAMED) and len(link.sources) == 1:
             origin = matching.before.graph.by_key[link.sources[0]]
-            if not is_commutative(family(node.op_type)) and _is_swapped(node, origin, matching):
+            if not is_commutative(family(node.operator)) and _is_swapped(node, origin, matching):
                 confidence = min(link.confidence, Confidence.STRONG)
                 checked[node.key] = replace(link, relation=Relation.REWRITTEN, confidence=confidence)
     return checked
@@ -258,11 +258,11 @@ class _Removal:
     def is_justified(self, node: Node) -> bool:
         if is_passing(node) or is_view(node) or self._is_neutral(node) or node.key not in self._reachable:
             return True
-        moves = is_moving(node) or is_rearranging(node) or (node.op_type == "Concat" and len(node.inputs) == 1)
+        moves = is_moving(node) or is_rearranging(node) or (node.operator == "Concat" and len(node.inputs) == 1)
         return moves and node.key in self._bypassed
 
     def _is_neutral(self, node: Node) -> bool:
-        number, indices = _NEUTRAL.get(node.op_type, (0, ()))
+        number, indices = _NEUTRAL.get(node.operator, (0, ()))
         return any(self._holds(node.inputs[index], number) for index in indices if index < len(node.inputs))
 
     def _holds(self, value: str, number: int) -> bool:

@@ -228,16 +228,16 @@ class SketchIndex:
         for class_id, sketch in sketches:
             same = self._equal.setdefault(sketch, [])
             same.append(class_id)
-            if sketch.is_whole or sketch.is_telling:
+            if sketch.is_whole or sketch.is_distinctive:
                 self.alike[class_id] = same[0]
             self._buckets.setdefault(_bucket_of(sketch), []).append((class_id, sketch))
 
     def find_like(self, sketch: Sketch) -> list[int]:
         """Those that hold the same; or the one that this is a coarser copy of (quantized)."""
         same = self._equal.get(sketch) or self._find_nearest(sketch)
-        if same and (sketch.is_whole or sketch.is_telling or len(same) == 1):
+        if same and (sketch.is_whole or sketch.is_distinctive or len(same) == 1):
             return same
-        if same or not sketch.is_telling:
+        if same or not sketch.is_distinctive:
             return []
         rated = [(sketch.likeness(other), class_id) for class_id, other in self._buckets.get(_bucket_of(sketch), ())]
         best = max((rate for rate, _ in rated), default=0.0)
@@ -252,7 +252,7 @@ class SketchIndex:
 
 def _bucket_of(sketch: Sketch) -> Hashable:
     """Where to look for sketches like this one: rounding hardly ever moves the outermost numbers to other places."""
-    if sketch.is_telling:
+    if sketch.is_distinctive:
         return sketch.sides, sketch.steps.index(min(sketch.steps)), sketch.steps.index(max(sketch.steps))
     return sketch.sides, f"{sketch.middle:.1e}"
 

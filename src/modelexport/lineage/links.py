@@ -1,6 +1,6 @@
 """Links: for each node after, the nodes before whose work it does; every linker adds what the ones before left open.
 
-Beside the links themselves, this has the two things that linkers ask for:
+`descent.py` has the order of linkers, and how to add one. Beside the links, this has the two things that they ask for:
 
 - Reachability: which nodes before still lead to what the graph after returns. A tool may have cut outputs off, and
   nobody stands for what only led to these.
@@ -64,7 +64,7 @@ def _slice_numbers(graph: Graph, roots: Iterable[str], starts: set[str]) -> list
         return (graph.producers[value] for value in values if value not in starts and value in graph.producers)
 
     def step(node: Node) -> Iterator[Node]:
-        if node.op_type not in SHAPE_READERS:
+        if node.operator not in SHAPE_READERS:
             yield from producers(node.inputs)
         for graph_id in (*graph.subgraphs.get(node.key, ()), node.function):
             yield from producers(graph.body_outputs.get(graph_id, ()))
@@ -220,7 +220,7 @@ class Links:
         self._still_there = matching.anchors.classes_still_there()
         self.quantizers: dict[int, list[Node]] = {}
         for node in matching.after.pass_through:
-            if node.op_type == "QuantizeLinear":
+            if node.operator == "QuantizeLinear":
                 self.quantizers.setdefault(matching.after.inputs(node)[0], []).append(node)
         self.cut_off = find_cut_off(matching)
 

@@ -29,7 +29,7 @@ from modelexport.record.provenance import Confidence
 # More readers than these say nothing about which of them is meant.
 _CROWD = 48
 # Elements that a constant must have to tell its reader from others.
-_TELLING = 16
+_DISTINCTIVE = 16
 # Operators that one operator was ever seen to take in behind it.
 _STEPS = 4
 
@@ -160,7 +160,7 @@ class Matching:
 
     def _match_by_weight(self, node: Node, read: list[int]) -> None:
         """A node with a weight that only one node read has some part in that one's work."""
-        for class_id in filter(self._is_telling, read):
+        for class_id in filter(self._is_distinctive, read):
             readers = self.anchors.readers_before(class_id)
             if len(readers) == 1:
                 self.works.setdefault(node.key, readers[0])
@@ -196,12 +196,12 @@ class Matching:
 
     def _is_enough(self, read: list[int], agreeing: int) -> bool:
         data = [class_id for class_id in read if class_id not in self.after.constants]
-        if agreeing > 1 or any(self._is_telling(class_id) for class_id in read):
+        if agreeing > 1 or any(self._is_distinctive(class_id) for class_id in read):
             return True
         return bool(data) and all(class_id in self.anchors for class_id in data)
 
-    def _is_telling(self, class_after: int) -> bool:
-        return class_after in self.anchors and self.after.size(class_after) >= _TELLING
+    def _is_distinctive(self, class_after: int) -> bool:
+        return class_after in self.anchors and self.after.size(class_after) >= _DISTINCTIVE
 
     def _is_only_reader(self, node: Node, origin: Node) -> bool:
         known = [(class_after, self.anchors.get(class_after)) for class_after in self.after.data_inputs(node)]

@@ -1,7 +1,8 @@
 """Pass-through: linkers of nodes that do no work of their own, and of nodes that share the work of one.
 
 `PassThroughLinker` links what hands a value on, `SplitLinker` marks several nodes in the place of one, and
-`NeighbourLinker`, which comes last, gives what a tool brought along to the nodes that it serves.
+`NeighbourLinker`, which comes last, gives what a tool brought along to the nodes around it. `descent.py`
+says how to add one.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class ValueClasses:
         self.names.setdefault(class_id, value)
 
     def _add_node(self, node: Node) -> None:
-        if node.op_type == "Constant":
+        if node.operator == "Constant":
             self._add_constant(node.outputs[0], node.constant or node.attributes)
             self.literals.append(node)
             self._inputs[node.key] = ()
@@ -236,4 +236,4 @@ class ValueClasses:
         if node.key in self._holders or is_random(node) or not any(node.outputs):
             return self._numbers(("node", node.key))
         operator = (node.op_type, node.domain, node.attributes)
-        return self._numbers.number_operation(operator, inputs, commutative=is_commutative(family(node.op_type)))
+        return self._numbers.number_operation(operator, inputs, commutative=is_commutative(family(node.operator)))

@@ -4,8 +4,8 @@
     {"call": ["first", 0], "parent": ["", 0]}
 
 One line for each module, call and node, so that two sidecars can be compared line by line. What the rest implies (tags)
-is written for readers and ignored when a document is read. The schema is `schema/hierarchy.schema.json`; documents of
-schema 1 stay readable.
+is written for readers and ignored when a document is read. The schema is `schema/hierarchy.schema.json`, its
+version `SCHEMA_VERSION` in `provenance.py`; documents of schema 1 stay readable.
 """
 
 from __future__ import annotations
@@ -31,17 +31,13 @@ from modelexport.record.provenance import (
 )
 from modelexport.record.tags import Scope, TagPolicy, TorchNN
 
+SIDECAR_SUFFIX = ".hierarchy.json"
 Json = dict[str, Any]
 
 _NEXT = "Put the record back as it was written, or export the model again."
 
 # What reading a record raises where it does not hold what it should.
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
-
-
-def to_document(provenance: Provenance) -> Json:
-    document: Json = json.loads(write_document(provenance))
-    return document
 
 
 def write_document(provenance: Provenance) -> str:

@@ -63,6 +63,7 @@ class Module:
     """One `nn.Module` object.
 
     path       its first name in `named_modules()`; `""` is the root
+    class_name where a file does not tell it, what the nodes do (`Linear-like`), or nothing
     package    the Python module that defines the class
     arguments  the names that its `forward` takes
     aliases    further paths under which the same object can be reached
@@ -81,6 +82,11 @@ class Module:
     @property
     def tensors(self) -> tuple[TensorInfo, ...]:
         return self.parameters + self.buffers
+
+    @property
+    def is_class_known(self) -> bool:
+        """False where `class_name` describes what the nodes do, or is empty. No description is an identifier."""
+        return bool(self.package) or self.class_name.isidentifier()
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def descent_of(attribution: Attribution) -> Descent | None:
 def _parse_descent(detail: str) -> Descent | None:
     """None for what says something else: a strategy gives evidence of this kind too."""
     relation, _, sources = detail.partition(_FROM)
-    if relation not in tuple(Relation) or not (sources or "1").isdecimal():
+    if relation not in tuple(Relation) or len(sources) > 9 or not (sources or "1").isdecimal():
         return None
     return Descent(Relation(relation), int(sources or 1))
 
@@ -155,4 +155,4 @@ class Lineage:
     initializers: Mapping[str, Link]
     stands_for: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     consistency: Consistency = Consistency()
-    kinship: NodeOverlap = NodeOverlap()
+    overlap: NodeOverlap = NodeOverlap()

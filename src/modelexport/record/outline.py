@@ -59,7 +59,7 @@ class Sketch:
         return not self.sides or (len(self.sides) == 1 and self.sides[0] <= PLACES)
 
     @property
-    def is_telling(self) -> bool:
+    def is_distinctive(self) -> bool:
         """Whether another weight would hardly have the same."""
         return len(set(self.steps)) > PLACES // 2
 

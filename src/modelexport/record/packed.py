@@ -3,7 +3,8 @@
 It is kept in *model-level* metadata, which survives optimizers that erase everything written on nodes. What repeats is
 written once and referred to by number, rows become columns (which compress far better), and what follows from the rest
 (tags, enclosing calls, call numbers) is left out. Then bzip2, then base 85, because ONNX metadata must be text.
-`Table`s of distinct values and compressed text are shared with the outline.
+`Table`s of distinct values and compressed text are shared with the outline. A change that older versions cannot read
+raises `SCHEMA_VERSION` in `provenance.py`.
 https://onnx.ai/onnx/repo-docs/MetadataProps.html
 """
 
@@ -18,20 +19,7 @@ from functools import cache
 from typing import Any
 
 from modelexport.errors import RecordUnreadable
-from modelexport.record.document import (
-    DAMAGE,
-    attribution_in,
-    attribution_out,
-    check_coherent,
-    check_version,
-    module_in,
-    module_out,
-    origin_in,
-    origin_out,
-    policy_in,
-    policy_out,
-    text_in,
-)
+from modelexport.record import document
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, join, parent_path
 from modelexport.record.provenance import SCHEMA_VERSION, Attribution, NodeEntry, Provenance
 
@@ -55,9 +43,9 @@ class Table:
         return self._numbers[key]
 
 
-def squeeze(document: Any) -> str:
-    """A document as text that ONNX metadata can hold."""
-    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+def squeeze(content: Any) -> str:
+    """As text that ONNX metadata can hold."""
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
     return base64.b85encode(bz2.compress(text)).decode("ascii")
 
 
@@ -85,11 +73,11 @@ def unpack(packed: str) -> Provenance:
     if kind != _NAME:
         raise RecordUnreadable(f"the embedded record is not one: it starts with {packed[:24]!r}")
     # Nobody gets to a version of more digits than these, and Python refuses to read one of some thousand.
-    check_version(int(version[:9]) if version.isdecimal() else None)
+    document.check_version(int(version[:9]) if version.isdecimal() else None)
     try:
         provenance = _unfold(unsqueeze(payload))
-        check_coherent(provenance)
-    except (*DAMAGE, OSError, EOFError, RecursionError) as error:
+        document.check_coherent(provenance)
+    except (*document.DAMAGE, OSError, EOFError, RecursionError) as error:
         raise RecordUnreadable(
             f"the embedded record is damaged: {error}", "Export the model again, or read its .hierarchy.json."
         ) from error
@@ -109,8 +97,8 @@ def _fold(provenance: Provenance) -> dict[str, Any]:
         return answers.number(_fold_answer(attribution, numbers))
 
     return {
-        "origin": origin_out(provenance.origin),
-        "policy": policy_out(provenance.policy),
+        "origin": document.origin_out(provenance.origin),
+        "policy": document.policy_out(provenance.policy),
         "absent": [[numbers.get(path, path) for path in provenance.absent], list(provenance.absent.values())],
         "modules": _fold_modules(provenance.hierarchy.modules.values(), numbers),
         "calls": _fold_calls(provenance.hierarchy, numbers),
@@ -141,14 +129,14 @@ def _unfold(folded: Mapping[str, Any]) -> Provenance:
         modules, [site if axes == _NOT_THROUGH else replace(site, through=int(axes)) for site, axes in sites]
     )
     answers = [_unfold_answer(item, paths, hierarchy) for item in folded["answer_table"]]
-    operators = list(map(text_in, folded["operator_table"]))
+    operators = list(map(document.text_in, folded["operator_table"]))
     # Records were written without roles at first.
-    roles = list(map(text_in, folded.get("role_table", [""])))
-    keys, names = map(text_in, folded["keys"]), map(text_in, folded["names"])
+    roles = list(map(document.text_in, folded.get("role_table", [""])))
+    keys, names = map(document.text_in, folded["keys"]), map(document.text_in, folded["names"])
     node_roles = folded.get("roles", [0] * len(folded["keys"]))
     weight_roles = folded.get("weight_roles", [0] * len(folded["initializers"]))
     columns = zip(keys, names, folded["operators"], folded["answers"], node_roles, strict=True)
-    owners = zip(map(text_in, folded["initializers"]), folded["owners"], weight_roles, strict=True)
+    owners = zip(map(document.text_in, folded["initializers"]), folded["owners"], weight_roles, strict=True)
 
     @cache
     def answer(index: int, role: int) -> Attribution:
@@ -158,8 +146,8 @@ def _unfold(folded: Mapping[str, Any]) -> Provenance:
         hierarchy=hierarchy,
         nodes={key: NodeEntry(key, name, operators[op], answer(index, role)) for key, name, op, index, role in columns},
         initializers={name: answer(index, role) for name, index, role in owners},
-        origin=origin_in(folded["origin"]),
-        policy=policy_in(folded["policy"]),
+        origin=document.origin_in(folded["origin"]),
+        policy=document.policy_in(folded["policy"]),
         absent=_unfold_absent(folded["absent"], paths),
     )
 
@@ -171,7 +159,7 @@ def _fold_modules(modules: Iterable[Module], numbers: Mapping[str, int]) -> dict
     """A module is its parent, its own name, and a row that all modules like it share."""
     rows = Table()
     listed = list(modules)
-    documents = [module_out(module, "") for module in listed]
+    documents = [document.module_out(module, "") for module in listed]
     parents = [numbers.get(parent_path(module.path), -1) if module.path else -1 for module in listed]
     columns = list(zip(listed, parents, strict=True))
     return {
@@ -191,7 +179,9 @@ def _unfold_modules(folded: Mapping[str, Any]) -> list[Module]:
     for index, (parent, name, row) in enumerate(columns):
         paths.append(join(paths[parent], name) if parent >= 0 else name)
         fields = dict(zip(_ROW, folded["row_table"][row], strict=True))
-        modules.append(module_in({**fields, "path": paths[-1], "aliases": folded["aliases"].get(str(index), [])}))
+        modules.append(
+            document.module_in({**fields, "path": paths[-1], "aliases": folded["aliases"].get(str(index), [])})
+        )
     return modules
 
 
@@ -218,7 +208,7 @@ def _unfold_calls(folded: Sequence[Sequence[int]], paths: Sequence[str]) -> list
 
 
 def _fold_answer(attribution: Attribution, numbers: Mapping[str, int]) -> list[Any]:
-    item = attribution_out(attribution)
+    item = document.attribution_out(attribution)
     owners = [[numbers.get(path, path), index] for path, index in item["owners"]]
     rest = [item["confidence"], item["evidence"], item.get("reason", ""), item.get("lost", []), item.get("layer")]
     return [owners, *rest]
@@ -228,7 +218,7 @@ def _unfold_answer(folded: Sequence[Any], paths: Sequence[str], hierarchy: Hiera
     owners = [[paths[module] if isinstance(module, int) else module, index] for module, index in folded[0]]
     # Not stored: it follows from the owners.
     ancestor = hierarchy.common_ancestor(ModuleCall(path, index) for path, index in owners)
-    return attribution_in(
+    return document.attribution_in(
         {
             "ancestor": None if ancestor is None else [ancestor.path, ancestor.index],
             "owners": owners,
@@ -243,4 +233,7 @@ def _unfold_answer(folded: Sequence[Any], paths: Sequence[str], hierarchy: Hiera
 
 def _unfold_absent(folded: Sequence[Sequence[Any]], paths: Sequence[str]) -> dict[str, str]:
     absent = zip(*folded, strict=True)
-    return {paths[item] if isinstance(item, int) else text_in(item): text_in(reason) for item, reason in absent}
+    return {
+        paths[item] if isinstance(item, int) else document.text_in(item): document.text_in(reason)
+        for item, reason in absent
+    }

@@ -226,15 +226,32 @@ class NodeEntry:
     attribution: Attribution
 
 
+FROM_FILE = "file"
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """How a record came to be. `graph` is the fingerprint of the graph that it was made for."""
+    """How a record came to be.
+
+    strategy  FROM_FILE if no model was run, and everything was read from the file itself
+    exporter  who exported the file; of a record that was read from the file, what it was read from
+    graph     the fingerprint of the graph that it was made for
+    """
 
     strategy: str
     exporter: str
     graph: str = ""
     model: str = ""
     tools: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_file(self) -> bool:
+        return self.strategy == FROM_FILE
+
+    @property
+    def source_text(self) -> str:
+        """`modules are read from TorchScript node names`, of a record that was read from the file itself."""
+        return f"modules are read from {self.exporter}" if self.exporter else "nothing in it tells of modules"
 
 
 @dataclass(frozen=True)
@@ -256,6 +273,12 @@ class Provenance:
     @cached_property
     def tags(self) -> Tags:
         return Tags(self.hierarchy, self.policy)
+
+    @property
+    def owning_paths(self) -> set[str]:
+        """Paths of the modules that own a node or an initializer."""
+        attributions = (*(entry.attribution for entry in self.nodes.values()), *self.initializers.values())
+        return {owner.path for attribution in attributions for owner in attribution.owners}
 
     def entry(self, name_or_key: str) -> NodeEntry:
         # Keys first: they are unique, while a tool may have given two nodes one name.

@@ -36,7 +36,7 @@ class Fingerprint:
     sketch   of floats: projections that two runs of the same arithmetic give nearly alike
     spread   the length that differences between sketches are measured by
     digest   of integers and bools: equal for equal content
-    telling  whether equal content is a reason to believe in a common origin; masks, ranges and constants are not
+    distinctive  whether equal content is a reason to believe in a common origin; masks, ranges and constants are not
     """
 
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class Fingerprint:
     sketch: tuple[float, ...] = ()
     spread: float = 0.0
     digest: bytes = b""
-    telling: bool = False
+    distinctive: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 A tag is a *view*. The policy decides which modules are kept; a kept module contributes its class name, with a suffix
 where the name alone would not say which module is meant. Two kept modules never share a tag, so a tag can be read back.
+A module of unknown class contributes its path below the module before it: `/BertModel/encoder/layer.0`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ TORCH_NN_EXCEPTIONS: tuple[str, ...] = (
     "Embedding",
 )
 
+# The label of a model whose class nobody knows.
+UNKNOWN_ROOT = "model"
 # Characters that mean something in a tag, and the escape character itself.
 _ESCAPES = str.maketrans({"%": "%25", "/": "%2F", ".": "%2E"})
 
@@ -63,6 +66,9 @@ class TagPolicy:
         # torch.ao.nn has the quantized twins of torch.nn: https://docs.pytorch.org/docs/stable/quantization.html
         if module.package == "torch.nn" or module.package.startswith(("torch.nn.", "torch.ao.nn.")):
             return self._keeps_torch_nn(module)
+        if not module.is_class_known:
+            # A list of unknown class is in the paths of what it holds.
+            return not module.container
         # Code that transformers imports from a model folder lives in the package `transformers_modules`.
         top = module.package.partition(".")[0]
         return self.scope is Scope.ANY or top in ("transformers", "transformers_modules")
@@ -128,9 +134,13 @@ def _kept_parent(path: str, kept: set[str]) -> str | None:
 def _labels(hierarchy: Hierarchy, parent: str | None, paths: list[str]) -> dict[str, str]:
     """Class names; with the shortest tail of the path behind them that makes each one unique among its siblings."""
     by_class: dict[str, list[str]] = {}
-    for path in paths:
-        by_class.setdefault(hierarchy.modules[path].class_name, []).append(path)
     labels: dict[str, str] = {}
+    for path in paths:
+        if hierarchy.modules[path].is_class_known:
+            by_class.setdefault(hierarchy.modules[path].class_name, []).append(path)
+        else:
+            relative = path.removeprefix(f"{parent}." if parent else "").split(".")
+            labels[path] = ".".join(map(_escape, relative)) if path else UNKNOWN_ROOT
     for class_name, same in by_class.items():
         tails = _tails(parent, same)
         for path in same:

@@ -6,7 +6,8 @@ Modules without interest are left out, and what is inside of them moves up to th
     encoder.layer      ModuleList     (left out: a container without work of its own)
     encoder.layer.0    Layer          layer.0
 
-Siblings that repeat become one row, if everything that is shown of them is equal: "[0-5] ×6 each 45" is true of each.
+Siblings that repeat and are counted on become one row, if everything that is shown of them is equal: "[0-5] ×6 each 45"
+is true of each.
 
     layer.0, layer.1, layer.2   (equal)     [0-2] ×3 each
     layer.3                     (another)   3
@@ -20,14 +21,13 @@ import math
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import groupby
 from typing import Generic, Protocol, TypeVar
 
 from modelexport.errors import some_of
 from modelexport.record.hierarchy import ModuleCall, parent_path
 
 _NUMBER = re.compile(r"(?<![^.#])(\d+)(?![^.#])")  # a step of a path that is a number: `layer.3.fc1` has one, 3
+_INDEX = re.compile(r"\d{1,9}")  # the place of a module in a ModuleList
 _LISTED_PATHS = 8  # of those that have no common pattern
 
 
@@ -101,23 +101,16 @@ def relative_path(path: str, around: str | None) -> str:
 class Branch(Generic[Item]):
     """A module and what is inside of it, for rows that stand for several modules.
 
-    names  of all the modules beside each other that it stands for
-    shown  everything that its row says of it, but its name
+    names   of all the modules beside each other that it stands for
+    shape   equal for branches of which all rows say the same
+    hidden  how many modules are inside of one of them
     """
 
     item: Item
     names: tuple[str, ...]
-    shown: Hashable
+    shape: int
+    hidden: int
     inside: tuple[Branch[Item], ...]
-
-    @cached_property
-    def shape(self) -> tuple[object, ...]:
-        """Equal for branches of which all rows say the same."""
-        return self.shown, tuple((branch.names, branch.shape) for branch in self.inside)
-
-    @cached_property
-    def size(self) -> int:
-        return len(self.names) * (1 + sum(branch.size for branch in self.inside))
 
     @property
     def label(self) -> str:
@@ -138,56 +131,67 @@ class GroupedRow(Generic[Item]):
 
 def grouped_rows(items: Sequence[Item], shown: Callable[[Item], Hashable], most: int) -> list[GroupedRow[Item]]:
     """About `most` rows, or all if it is 0; modules are grouped if `shown`, what their rows say, is equal."""
-    branches = _grow(items, shown)
-    if most and len(items) > most:
-        branches = tuple(_group_siblings(branches))
-    depth = _deepest(branches)
+    branches = _grow(items, shown, is_grouped=0 < most < len(items))
+    row_counts = _count_rows(branches)
     # Two levels at least: the model and its parts, however many these are.
-    while most and depth > 2 and _row_count(branches, depth) > most:
-        depth -= 1
-    return list(_rows(branches, depth))
+    while most and len(row_counts) > 2 and sum(row_counts) > most:
+        row_counts.pop()
+    return list(_rows(branches, len(row_counts)))
 
 
-def _grow(items: Sequence[Item], shown: Callable[[Item], Hashable]) -> tuple[Branch[Item], ...]:
+def _grow(items: Sequence[Item], shown: Callable[[Item], Hashable], *, is_grouped: bool) -> Sequence[Branch[Item]]:
     """From the last row to the first, so that what is inside of a branch is there before it."""
     rows = tree_rows(items)
     inside: dict[int | None, list[Branch[Item]]] = {}
+    shapes: dict[Hashable, int] = {}
     for number in reversed(range(len(rows))):  # what is inside of a row comes after it
         row = rows[number]
-        children = tuple(reversed(inside.get(number, [])))
-        inside.setdefault(row.parent, []).append(Branch(row.item, (row.name,), shown(row.item), children))
-    return tuple(reversed(inside.get(None, [])))
+        children = _siblings(inside.get(number, []), is_grouped)
+        says = shown(row.item), tuple((branch.names, branch.shape) for branch in children)
+        hidden = sum(len(branch.names) * (1 + branch.hidden) for branch in children)
+        branch = Branch(row.item, (row.name,), shapes.setdefault(says, len(shapes)), hidden, children)
+        inside.setdefault(row.parent, []).append(branch)
+    return _siblings(inside.get(None, []), is_grouped)
 
 
-def _group_siblings(branches: Sequence[Branch[Item]]) -> Iterator[Branch[Item]]:
-    """Neighbours with a number for a name and the same shape, made one."""
-    shorter = [replace(branch, inside=tuple(_group_siblings(branch.inside))) for branch in branches]
-    for (_, numbered), group in groupby(shorter, lambda branch: (branch.shape, branch.names[0].isdecimal())):
-        equal = list(group)
-        if numbered:
-            yield replace(equal[0], names=tuple(branch.names[0] for branch in equal))
+def _siblings(last_first: Sequence[Branch[Item]], is_grouped: bool) -> tuple[Branch[Item], ...]:
+    """In the order of the tree, and made one where they may be."""
+    siblings: list[Branch[Item]] = []
+    for branch in reversed(last_first):
+        if is_grouped and siblings and _continues(siblings[-1], branch):
+            siblings[-1] = replace(siblings[-1], names=siblings[-1].names + branch.names)
         else:
-            yield from equal
+            siblings.append(branch)
+    return tuple(siblings)
 
 
-def _deepest(branches: Sequence[Branch[Item]]) -> int:
-    return max((1 + _deepest(branch.inside) for branch in branches), default=0)
+def _continues(group: Branch[Item], branch: Branch[Item]) -> bool:
+    """All rows say the same, and the names count on: `[0-2]` must not mean a module 1 that is not there."""
+    names = group.names[-1], branch.names[0]
+    return group.shape == branch.shape and all(map(_INDEX.fullmatch, names)) and int(names[0]) + 1 == int(names[1])
 
 
-def _row_count(branches: Sequence[Branch[Item]], depth: int) -> int:
-    return sum(1 + _row_count(branch.inside, depth - 1) for branch in branches) if depth else 0
+def _count_rows(branches: Sequence[Branch[Item]]) -> list[int]:
+    """How many rows there are at each depth."""
+    counts = []
+    while branches:
+        counts.append(len(branches))
+        branches = [inner for branch in branches for inner in branch.inside]
+    return counts
 
 
-def _rows(
-    branches: Sequence[Branch[Item]], depth: int, guide: str = "", top: bool = True
-) -> Iterator[GroupedRow[Item]]:
+def _rows(branches: Sequence[Branch[Item]], depth: int) -> Iterator[GroupedRow[Item]]:
     """Guides are drawn from what is after a row: a line goes on below it only if a sibling follows."""
-    for number, branch in enumerate(branches, 1):
-        mark, below = ("", "") if top else ("└ ", "  ") if number == len(branches) else ("├ ", "│ ")
-        hidden = sum(inner.size for inner in branch.inside) if depth == 1 else 0
-        yield GroupedRow(guide + mark, branch.label, branch.item, len(branch.names), hidden)
-        if depth > 1:
-            yield from _rows(branch.inside, depth - 1, guide + below, False)
+    waiting = [(branch, "", "", depth) for branch in reversed(branches)]
+    while waiting:
+        branch, mark, around, levels = waiting.pop()
+        hidden = branch.hidden if levels == 1 else 0
+        yield GroupedRow(around + mark, branch.label, branch.item, len(branch.names), hidden)
+        below = around + {"": "", "└ ": "  ", "├ ": "│ "}[mark]
+        mark = "└ "  # the last one is put down first, and taken up last
+        for inner in reversed(branch.inside if levels > 1 else ()):
+            waiting.append((inner, mark, below, levels - 1))
+            mark = "├ "
 
 
 def path_pattern(path: str) -> str:

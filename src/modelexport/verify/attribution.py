@@ -20,7 +20,7 @@ from functools import cached_property
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import MAIN, Graph, Node
-from modelexport.graph.operators import NCHWC
+from modelexport.graph.protos import NCHWC
 from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
@@ -265,7 +265,7 @@ class AttributionProver:
         outputs = self._samples_of(node.outputs)
         if silence := self._silence(node, outputs):
             return NodeEvidence(silence=silence)
-        outputs = [sample for sample in outputs if self._is_telling(sample)]
+        outputs = [sample for sample in outputs if self._is_distinctive(sample)]
         inputs = self._samples_of(node.inputs)
         passed_on = [(made, read) for made in outputs for read in inputs if alike(made, read)]
         same = [(made, self._sources.issued_like(made)) for made in outputs]
@@ -293,10 +293,10 @@ class AttributionProver:
             return "its value could not be seen"
         if node.key not in self._graph.computed:
             return "does not depend on the inputs"
-        return "" if any(map(self._is_telling, outputs)) else _why_silent(outputs)
+        return "" if any(map(self._is_distinctive, outputs)) else _why_silent(outputs)
 
-    def _is_telling(self, sample: Sample) -> bool:
-        return sample.telling and sample.kind in ("float", "int") and not self._sources.is_input(sample)
+    def _is_distinctive(self, sample: Sample) -> bool:
+        return sample.distinctive and sample.kind in ("float", "int") and not self._sources.is_input(sample)
 
 
 def _with_successors(graph: Graph, keys: Collection[str]) -> frozenset[str]:
@@ -312,6 +312,6 @@ def _why_silent(outputs: Sequence[Sample]) -> str:
     kinds = {made.kind for made in outputs}
     if kinds <= {"int", "bool"}:
         return "truth values" if kinds == {"bool"} else "integer arithmetic"
-    if any(made.telling for made in outputs):
+    if any(made.distinctive for made in outputs):
         return "hands on an input of the model"
     return "too few different numbers"

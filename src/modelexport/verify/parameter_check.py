@@ -40,7 +40,7 @@ _SIDE = 1 << 8
 # Neighbours are looked at together: they are in one cache line.
 _RUN = 16
 # Different numbers that do not all have short fractions by chance.
-_TELLING = 16
+_DISTINCTIVE = 16
 # The bits of a float32 that bfloat16 does not have.
 _LOWER_HALF = np.uint32(0xFFFF)
 
@@ -79,7 +79,7 @@ def precision_of(dtype: np.dtype[Any]) -> Precision | None:
 
 def detect_rounding(values: np.ndarray) -> str:
     """The narrow format that numbers went through before they were widened; empty if none, or for few or whole ones."""
-    if values.dtype != np.float32 or len(np.unique(values)) < _TELLING or np.array_equal(values, np.rint(values)):
+    if values.dtype != np.float32 or len(np.unique(values)) < _DISTINCTIVE or np.array_equal(values, np.rint(values)):
         return ""
     if not (np.ascontiguousarray(values).view(np.uint32) & _LOWER_HALF).any():
         return "bfloat16"

@@ -53,6 +53,11 @@ def test_norms_in_one_node(op_type: str) -> None:
     assert find(node(op_type, "x w b", "y"), weights=["w", "b"]) == {"y": "norm"}
 
 
+@pytest.mark.parametrize("op_type", ["LayerNormalization", "MatMul", "Attention", "Gather"])
+def test_a_node_of_an_unknown_domain_has_no_role_whatever_its_name(op_type: str) -> None:
+    assert find(node(op_type, "x w", "y", domain="my.domain"), weights=["w"]) == {}
+
+
 def test_a_plain_feed_forward_network() -> None:
     nodes = [node("MatMul", "x w1", "u"), node("Gelu", "u", "a"), node("MatMul", "a w2", "y")]
     assert find(*nodes, weights=["w1", "w2"]) == {"u": "mlp.up", "a": "mlp.activation", "y": "mlp.down"}

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from tests.support.building import attribution, provenance, tree
 from tests.support.cost_files import OPSETS, file_of, header, value
 
-from modelexport.graph.index import index_model
+from modelexport.graph.file.reading import ModelFile
 from modelexport.inspect.cost.totals import count
 from modelexport.record.hierarchy import Hierarchy, Module, TensorInfo
 from modelexport.record.provenance import Attribution, Provenance
@@ -40,7 +40,7 @@ def tied() -> Hierarchy:
 
 
 def counted(model: onnx.ModelProto, record: Provenance) -> Cost:
-    return count("a.onnx", model, index_model(model), record, {"batch": 2})
+    return count("a.onnx", ModelFile(model, {}), record, {"batch": 2})
 
 
 def weights_of(record: Provenance, **owners: tuple[str, ...]) -> Provenance:

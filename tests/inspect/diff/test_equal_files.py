@@ -20,6 +20,7 @@ from tests.support.foldable_graphs import Made, layers, random_graphs, saved
 from tests.support.stacks import Save, stack
 
 import modelexport as mx
+from modelexport.errors import FileUnreadable
 from modelexport.graph import functions
 from modelexport.graph.file.metadata import Level
 from modelexport.inspect.diff import sides
@@ -189,16 +190,64 @@ def with_functions(operator: str) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=9)
 
 
-def test_each_graph_is_inlined_once(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def inlined(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every graph that is inlined, and every model whose attributes are resolved, while a test runs."""
+    seen: list[Any] = []
+    for kind, name in ((functions._Inliner, "inline"), (functions.InlinedModel, "__init__")):
+        monkeypatch.setattr(kind, name, _counted(getattr(kind, name), seen))
+    return seen
+
+
+def _counted(original: Callable[..., Any], seen: list[Any]) -> Callable[..., Any]:
+    def count_call(self: object, *arguments: object) -> Any:
+        seen.append(type(self))
+        return original(self, *arguments)
+
+    return count_call
+
+
+ONCE_EACH = [functions._Inliner, functions.InlinedModel] * 2
+
+
+def test_each_graph_is_inlined_once(save: Save, inlined: list[Any]) -> None:
     """Not again for lineage, which is asked where nodes have no partner, nor for the cost of what differs."""
-    inlined: list[Any] = []
-    original = functions._Inliner.inline
-
-    def counted(inliner: functions._Inliner) -> functions.Inlined:
-        inlined.append(inliner)
-        return original(inliner)
-
-    monkeypatch.setattr(functions._Inliner, "inline", counted)
     found = mx.diff(save(with_functions("Tanh")), save(with_functions("Softmax")), cost=True)
     assert not found.identical
-    assert len(inlined) == 2
+    assert sorted(inlined, key=str) == sorted(ONCE_EACH, key=str)
+
+
+@pytest.mark.parametrize("operators", [("", "Abs"), ("Neg", "Abs"), ("Neg", "")])
+def test_each_graph_is_inlined_once_with_a_record(
+    tmp_path: Path, inlined: list[Any], operators: tuple[str, str]
+) -> None:
+    """Also a graph that got another operator at its end after its record was made."""
+    paths = []
+    for number, operator in enumerate(operators):
+        path = tmp_path / f"{number}.onnx"
+        mx.fold(saved(layers(3), tmp_path / "flat.onnx"), path)
+        model = onnx.load(path)
+        assert model.functions
+        if operator:
+            model.graph.node[-1].output[0] = "before"
+            model.graph.node.append(helper.make_node(operator, ["before"], ["y"]))
+            onnx.save(model, path)
+        paths.append(path)
+    inlined.clear()
+    assert not mx.diff(*paths, cost=True).identical
+    assert sorted(inlined, key=str) == sorted(ONCE_EACH, key=str)
+
+
+def test_weights_that_are_gone_are_not_said_to_be_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(stack(), path, save_as_external_data=True, location="weights", size_threshold=0)
+    shutil.copy(path, tmp_path / "copy.onnx")
+    assert mx.diff(path, path).weights_read
+    (tmp_path / "weights").unlink()
+    for other in (path, tmp_path / "copy.onnx"):
+        with pytest.raises(FileUnreadable, match="cannot read") as refused:
+            mx.diff(path, other)
+        with pytest.raises(FileUnreadable) as wanted:
+            the_long_way(monkeypatch, lambda: mx.diff(path, tmp_path / "copy.onnx"))
+        assert str(refused.value) == str(wanted.value)
+        assert mx.diff(path, other, weights=False).identical

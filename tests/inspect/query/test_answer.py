@@ -120,3 +120,8 @@ def test_calls_of_a_real_model(exports: Exports) -> None:
     later = mx.query(path, "call=1 & class=Linear")
     assert later
     assert all(owner.index == 1 for entry in later for owner in entry.attribution.owners)
+
+
+def test_of_names_that_are_equally_near_the_one_that_begins_alike_is_proposed() -> None:
+    assert UnknownName("op", "Ad", ["And", "Add", "Cast"]).hint == "Did you mean 'Add'?"
+    assert UnknownName("op", "Ad", ["Cast"]).hint == "Known: Cast."

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measure.bench.odd_model import odd_model
 from measure.bench.plain_graph import plain_graph
-from measure.bench.read_back import by_networkx
+from measure.bench.read_back import by_networkx, unescaped
 from measure.bench.round_trips import difference
 from tests.support.exports import Exports
 from tests.support.graphs import models
 from tests.support.hostile_names import PATHS, hostile_file
 
 import modelexport as mx
-from modelexport.show.formats.dot_mermaid_graphml_csv import _writable, unescaped
+from modelexport.show.formats.dot_mermaid_graphml_csv import _writable
 
 nx = pytest.importorskip("networkx")
 SPACE = "{http://graphml.graphdrawing.org/xmlns}"

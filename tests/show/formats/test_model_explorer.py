@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measure.bench.odd_model import odd_model
 from measure.bench.plain_graph import plain_graph
-from measure.bench.read_back import Explorer, model_explorer
+from measure.bench.read_back import Explorer, model_explorer, unshown
 from measure.bench.round_trips import difference
 from tests.support.exports import Exports
 from tests.support.hostile_names import PATHS, hostile_file
 
 import modelexport as mx
-from modelexport.show.formats.model_explorer import shown, unshown
+from modelexport.show.formats.model_explorer import shown
 
 graph_builder = pytest.importorskip("model_explorer.graph_builder")
 pytest.importorskip("playwright")

@@ -21,7 +21,7 @@ from modelexport.record.results.diff import (
 from modelexport.show.page.difference import difference_columns
 from modelexport.show.page.nodes import ModuleTree, Texts
 
-SIDES = Side("/home/me/v1.onnx", 6, 3, Source.RECORD), Side("v2.onnx", 6, 3, Source.RECORD)
+SIDES = Side("/models/v1.onnx", 6, 3, Source.RECORD), Side("v2.onnx", 6, 3, Source.RECORD)
 NODE = NodeRef("h0", "node_h0", "MatMul")
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,42 @@ def test_a_sibling_that_differs_keeps_its_row() -> None:
     modules = [module(found.path, nodes=9) if found.path == "layer.5.a" else found for found in tower(12)]
     labels = [row.label for row in module_rows(modules)]
     assert [label for label in labels if label[0:1].isdecimal() or label.startswith("[")] == ["[0-4]", "5", "[6-11]"]
+
+
+def test_a_range_means_no_module_that_is_not_there() -> None:
+    """Modules that are left out, or that own nothing, leave gaps in the numbers."""
+    missing = {"1", "7"}
+    modules = [found for found in tower(12) if missing.isdisjoint(found.path.split(".")[1:2])]
+    labels = [(row.label, row.count) for row in module_rows(modules) if row.item.class_name == "Layer"]
+    assert labels == [("0", 1), ("[2-6]", 5), ("[8-11]", 4)]
+
+
+def test_names_that_are_no_places_are_not_counted_on() -> None:
+    names = ["9" * 5000, "1" + "0" * 5000, "x1", "x2", *map(str, range(40, 80))]
+    labels = [row.label for row in module_rows([module(""), *map(module, names)])]
+    assert labels == ["", *names[:4], "[40-79]"]
+
+
+def test_leaves_beside_deeper_modules_keep_their_guides() -> None:
+    rows = module_rows([module(path) for path in ("", "a", "b", "b.c", "b.c.d", "e")])
+    assert [row.guide + row.label for row in rows] == ["", "├ a", "├ b", "│ └ c", "│   └ d", "└ e"]
+
+
+@pytest.mark.parametrize(("most", "shown"), [(0, 2001), (20, 20)])
+def test_modules_may_be_nested_deeper_than_functions(most: int, shown: int) -> None:
+    modules = [module(".".join("a" * depth)) for depth in range(2001)]
+    rows = module_rows(modules, most)
+    assert len(rows) == shown
+    assert len(rows[-1].guide) == 2 * (shown - 1)
+    assert rows[-1].hidden == len(modules) - shown
+
+
+def test_equal_towers_beside_each_other_are_one_however_high() -> None:
+    modules = [module("")]
+    for tower_number in range(2):
+        modules += [module(".".join([str(tower_number), *("a" * depth)])) for depth in range(1500)]
+    rows = module_rows(modules)
+    assert [(row.label, row.count) for row in rows[:3]] == [("", 1), ("[0-1]", 2), ("a", 1)]
 
 
 def test_a_deep_tree_is_cut_and_says_so() -> None:

@@ -161,7 +161,7 @@ def _find_biases(flow: RoleFlow, roles: Mapping[str, str]) -> dict[str, str]:
     biases: dict[str, str] = {}
     for key, product in flow.products.items():
         readers = flow.graph.consumers.get(product.node.outputs[0], ())
-        if key in roles and len(readers) == 1 and readers[0].op_type == "Add" and readers[0].key not in roles:
+        if key in roles and len(readers) == 1 and readers[0].operator == "Add" and readers[0].key not in roles:
             addends = [value for value in readers[0].inputs if value not in product.node.outputs]
             if product.weight and addends and flow.origin(addends[0]).weight:
                 biases[readers[0].key] = roles[key]
@@ -172,7 +172,7 @@ def _find_moved_weights(flow: RoleFlow, roles: Mapping[str, str]) -> dict[str, s
     """Transposing or converting a weight is part of what reads it."""
     moves: dict[str, str] = {}
     for node in reversed(flow.order):
-        if node.op_type in CARRIERS and node.key not in roles and flow.origin(node.key).weight:
+        if node.operator in CARRIERS and node.key not in roles and flow.origin(node.key).weight:
             readers = flow.graph.successors(node)
             role = common_text(moves.get(reader.key) or roles.get(reader.key, "") for reader in readers)
             if role:

@@ -33,7 +33,7 @@ def key_is_left(scores: ProductNode, chain: list[tuple[Node, str]], context: Pro
     axis = _summed_axis(context, is_left=context.left in probabilities)
     for node, _ in chain:
         # https://onnx.ai/onnx/operators/onnx__Transpose.html: `perm` says which axis of the input becomes this one.
-        order = integers(node, "perm") if node.op_type == "Transpose" else ()
+        order = integers(node, "perm") if node.operator == "Transpose" else ()
         axis = order[axis] - len(order) if len(order) >= -axis else axis
     terms = _terms(scores)
     if terms is None:
@@ -56,7 +56,7 @@ def _summed_axis(product: ProductNode, *, is_left: bool) -> int:
 
 def _terms(product: ProductNode) -> tuple[str, str, str] | None:
     """The two operands and the result of an Einsum, as labels of axes: https://onnx.ai/onnx/operators/onnx__Einsum.html"""
-    if product.node.op_type != "Einsum":
+    if product.node.operator != "Einsum":
         return None
     operands, _, result = text(product.node, "equation").replace(" ", "").replace("...", "").partition("->")
     terms = operands.split(",")
@@ -70,7 +70,7 @@ def chain_back(flow: RoleFlow, value: str, scores: ProductNode) -> list[tuple[No
         node = flow.graph.producers.get(value)
         if node is None or node.key == scores.key:
             return chain
-        leading = [item for item in data_inputs(node.op_type, node.inputs) if scores.key in flow.origin(item).sources]
+        leading = [item for item in data_inputs(node) if scores.key in flow.origin(item).sources]
         if not leading:
             return chain
         chain.append((node, leading[0]))
@@ -109,7 +109,7 @@ def find_attentions(flow: RoleFlow) -> list[Attention]:
 
 def _find_fused(flow: RoleFlow) -> Iterator[Attention]:
     for node in flow.order:
-        if node.op_type not in ATTENTIONS:
+        if node.operator not in ATTENTIONS:
             continue
         projects = (node.domain, node.op_type) in ATTENTIONS_THAT_PROJECT
         query, key, value = (*(node.inputs[:1] if projects else node.inputs[:3]), "", "", "")[:3]
@@ -137,10 +137,10 @@ def _probabilities(flow: RoleFlow) -> Mapping[str, Node]:
     """Values that are the result of a softmax, however masked, moved or converted since."""
     softmax_of: dict[str, Node] = {}
     for node in flow.order:
-        if node.op_type == "Softmax":
+        if node.operator == "Softmax":
             softmax_of.update(dict.fromkeys(node.outputs, node))
-        elif node.op_type in _CARRIES:
-            carried = {softmax_of[value] for value in data_inputs(node.op_type, node.inputs) if value in softmax_of}
+        elif node.operator in _CARRIES:
+            carried = {softmax_of[value] for value in data_inputs(node) if value in softmax_of}
             if len(carried) == 1:
                 softmax_of.update(dict.fromkeys(node.outputs, carried.pop()))
     return softmax_of
@@ -205,12 +205,12 @@ def _name_center(flow: RoleFlow, item: Attention, roles: dict[str, str]) -> None
 
 
 def _component_on_scores(flow: RoleFlow, node: Node, followed: str) -> str:
-    others = [flow.origin(value) for value in data_inputs(node.op_type, node.inputs) if value != followed]
-    if node.op_type in ("Mul", "Div"):
+    others = [flow.origin(value) for value in data_inputs(node) if value != followed]
+    if node.operator in ("Mul", "Div"):
         return "scale"
-    if node.op_type == "Where":
+    if node.operator == "Where":
         return "mask"
-    if node.op_type in ("Add", "Sub") and others:
+    if node.operator in ("Add", "Sub") and others:
         return "mask" if others[0].masking and not others[0].learned else "bias"
     return ""
 

@@ -17,6 +17,8 @@ Residual add: a value is added to what was made of it.
 
 Few marks are open at a time, so following them costs little. A shortcut may hold one product (a convolution that
 changes the shape): then what that product reads is the value.
+
+To add a kind of block: a function that returns roles by node key, and a call of it in `assign.py`.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ def find_feed_forward(flow: RoleFlow, known: Mapping[str, str]) -> dict[str, str
 
 
 def _is_linear(product: ProductNode) -> bool:
-    return bool(product.weight) and product.node.op_type in MATRIX_PRODUCTS
+    return bool(product.weight) and product.node.operator in MATRIX_PRODUCTS
 
 
 def _opening(
@@ -68,7 +70,7 @@ def _find_gates(flow: RoleFlow) -> tuple[dict[frozenset[str], dict[str, str]], f
     pairs: dict[frozenset[str], dict[str, str]] = {}
     halves: set[str] = set()
     for node in flow.order:
-        if node.op_type != "Mul":
+        if node.operator != "Mul":
             continue
         first, second = (flow.origin(value) for value in node.inputs)
         if not (len(first.sources) == len(second.sources) == 1) or first.activated == second.activated:
@@ -92,12 +94,12 @@ def _is_activation(flow: RoleFlow, node: Node, opening: Mapping[str, str]) -> bo
     """A nonlinear function, or the arithmetic of one that was taken apart; not a bias, not the gating."""
     origins = [flow.origin(value) for value in node.inputs]
     computed = [origin for origin in origins if origin.content]
-    if node.op_type in ACTIVATIONS or node.op_type in CARRIERS or not computed:
-        return node.op_type in ACTIVATIONS
+    if node.operator in ACTIVATIONS or node.operator in CARRIERS or not computed:
+        return node.operator in ACTIVATIONS
     if flow.origin(node.key).sources != computed[0].sources or len(computed[0].sources) > 1:
         return False
     weighed = any(origin.weight for origin in origins if not origin.content)
-    is_bias = node.op_type == "Add" and len(computed) == 1 and weighed
+    is_bias = node.operator == "Add" and len(computed) == 1 and weighed
     is_gating = len({origin.part for origin in computed}) > 1
     return not (is_bias and not computed[0].activated and not opening.keys().isdisjoint(node.inputs)) and not is_gating
 
@@ -110,17 +112,20 @@ _NORMS = NORMALIZATIONS - {"EmbedLayerNormalization"}
 
 
 def find_norms(flow: RoleFlow) -> dict[str, str]:
-    roles: dict[str, str] = {}
+    return {member.key: NORM for members in group_norms(flow) for member in members}
+
+
+def group_norms(flow: RoleFlow) -> Iterator[list[Node]]:
+    """The nodes of each normalization."""
     for node in flow.order:
-        if node.op_type in _NORMS:
-            roles.update((member.key, NORM) for member in (node, *_scale_and_shift(flow, node)))
-        elif node.op_type == "Sqrt" or _is_negative_root(flow, node):
-            roles.update((member.key, NORM) for member in _norm_around(flow, node))
-    return roles
+        if node.operator in _NORMS:
+            yield [node, *_scale_and_shift(flow, node)]
+        elif node.operator == "Sqrt" or _is_negative_root(flow, node):
+            yield _norm_around(flow, node)
 
 
 def _is_negative_root(flow: RoleFlow, node: Node) -> bool:
-    exponent = constant(flow.graph, node.inputs[1]) if node.op_type == "Pow" else None
+    exponent = constant(flow.graph, node.inputs[1]) if node.operator == "Pow" else None
     return exponent is not None and exponent.tolist() == [_NEGATIVE_ROOT]
 
 
@@ -141,12 +146,12 @@ def _back_to_square(flow: RoleFlow, root: Node) -> list[Node]:
     averaged = False
     while node is not None:
         passed.append(node)
-        is_product_with_itself = node.op_type == "Mul" and node.inputs[0] == node.inputs[1]
-        if averaged and (is_product_with_itself or node.op_type == "Pow"):
+        is_product_with_itself = node.operator == "Mul" and node.inputs[0] == node.inputs[1]
+        if averaged and (is_product_with_itself or node.operator == "Pow"):
             return passed
-        if node.op_type == "ReduceMean":
+        if node.operator == "ReduceMean":
             averaged = True
-        elif node.op_type not in ("Add", "Cast", "Clip", "Max"):
+        elif node.operator not in ("Add", "Cast", "Clip", "Max"):
             return []
         computed = [value for value in node.inputs if flow.origin(value).content]
         node = flow.graph.producers.get(computed[0]) if len(computed) == 1 else None
@@ -158,12 +163,12 @@ def _on_to_division(flow: RoleFlow, root: Node, centered: str) -> list[Node]:
     passed: list[Node] = []
     value = root.outputs[0]
     while True:
-        readers = [node for node in flow.graph.consumers.get(value, ()) if node.op_type in _AFTER_ROOT]
-        dividing = [node for node in readers if node.op_type in ("Mul", "Div")]
+        readers = [node for node in flow.graph.consumers.get(value, ()) if node.operator in _AFTER_ROOT]
+        dividing = [node for node in readers if node.operator in ("Mul", "Div")]
         meeting = [node for node in dividing if flow.uncast(centered) in map(flow.uncast, node.inputs)]
         if meeting:
             return [*passed, meeting[0]]
-        if len(readers) != 1 or readers[0].op_type == "Mul":
+        if len(readers) != 1 or readers[0].operator == "Mul":
             return []
         passed.append(readers[0])
         value = readers[0].outputs[0]
@@ -172,10 +177,10 @@ def _on_to_division(flow: RoleFlow, root: Node, centered: str) -> list[Node]:
 def _subtraction_of_mean(flow: RoleFlow, centered: str) -> list[Node]:
     """The subtraction of the mean, and the mean; none where only squares are averaged."""
     subtraction = flow.graph.producers.get(flow.uncast(centered))
-    if subtraction is None or subtraction.op_type != "Sub":
+    if subtraction is None or subtraction.operator != "Sub":
         return []
     mean = flow.graph.producers.get(flow.uncast(subtraction.inputs[1]))
-    return [subtraction, mean] if mean is not None and mean.op_type == "ReduceMean" else []
+    return [subtraction, mean] if mean is not None and mean.operator == "ReduceMean" else []
 
 
 def _scale_and_shift(flow: RoleFlow, node: Node) -> Iterator[Node]:
@@ -187,10 +192,10 @@ def _scale_and_shift(flow: RoleFlow, node: Node) -> Iterator[Node]:
         if len(readers) != 1:
             return
         reader = readers[0]
-        if reader.op_type in waiting and _has_vector(flow, reader):
-            del waiting[: waiting.index(reader.op_type) + 1]
+        if reader.operator in waiting and _has_vector(flow, reader):
+            del waiting[: waiting.index(reader.operator) + 1]
             yield reader
-        elif not (is_cast(reader) or reader.op_type == "Reshape"):
+        elif not (is_cast(reader) or reader.operator == "Reshape"):
             return
         value = reader.outputs[0]
 
@@ -205,7 +210,7 @@ def _weight_behind(flow: RoleFlow, value: str) -> str:
     """The weight that a value is, or that it becomes by adding a constant (some norms store their scale less one)."""
     weight = flow.origin(value).weight
     maker = flow.graph.producers.get(flow.uncast(value))
-    if weight or maker is None or flow.origin(value).content or maker.op_type != "Add":
+    if weight or maker is None or flow.origin(value).content or maker.operator != "Add":
         return weight
     return next((flow.origin(item).weight for item in maker.inputs if flow.origin(item).weight), "")
 
@@ -224,7 +229,7 @@ def find_residuals(flow: RoleFlow, known: Mapping[str, str]) -> dict[str, str]:
         carried = frozenset(mark for mark in carried if last.get(mark, -1) > index)
         if len(carried) > _MOST_MARKS:
             carried = frozenset()
-        if node.op_type == "Add" and node.key not in known and _is_residual(flow, node, marks, last):
+        if node.operator == "Add" and node.key not in known and _is_residual(flow, node, marks, last):
             roles[node.key] = RESIDUAL
         if carried:
             marks.update(dict.fromkeys(filter(None, node.outputs), carried))
@@ -235,7 +240,7 @@ def _last_additions(flow: RoleFlow) -> dict[str, int]:
     """Values that an addition may come back to, with the index of the last one."""
     last: dict[str, int] = {}
     for index, node in enumerate(flow.order):
-        if node.op_type == "Add":
+        if node.operator == "Add":
             for value in map(flow.uncast, node.inputs):
                 for start in (value, _shortcut(flow, value)):
                     if flow.origin(start).content:

@@ -46,11 +46,11 @@ def find_embeddings(flow: RoleFlow, attentions: Iterable[Attention], known: Mapp
 def _role_of_input(flow: RoleFlow, node: Node) -> str:
     """Of a lookup, or of an addition to a stream."""
     origin = flow.origin(node.key)
-    if node.op_type == "EmbedLayerNormalization":
+    if node.operator == "EmbedLayerNormalization":
         return EMBEDDING  # ONNX Runtime's fusion of lookups, additions and the first norm
-    if node.op_type == "Gather" and origin.sources == {node.key} and (origin.counted or origin.content):
+    if node.operator == "Gather" and origin.sources == {node.key} and (origin.counted or origin.content):
         return POSITION if origin.counted else EMBEDDING
-    for value, stream in (node.inputs, node.inputs[::-1]) if node.op_type == "Add" and origin.content else ():
+    for value, stream in (node.inputs, node.inputs[::-1]) if node.operator == "Add" and origin.content else ():
         if flow.origin(stream).content and (_is_position(flow, value) or _is_constant_table(flow, value)):
             return POSITION
     return ""
@@ -78,7 +78,7 @@ def _tables_on_scores(flow: RoleFlow, attentions: Iterable[Attention]) -> Iterat
 
     def is_table(node: Node) -> bool:
         origin = flow.origin(node.key)
-        return node.op_type == "Gather" and origin.sources == {node.key} and not origin.content
+        return node.operator == "Gather" and origin.sources == {node.key} and not origin.content
 
     def learned_inputs(node: Node) -> Sequence[str]:
         return node.inputs if flow.origin(node.key).learned and not is_table(node) else ()
@@ -109,7 +109,7 @@ def _back_to_source(flow: RoleFlow, value: str, seen: set[str]) -> Iterator[Node
 
     def inputs_with_sources(node: Node) -> list[str]:
         is_source = flow.origin(node.key).sources == {node.key}
-        inputs = () if is_source else data_inputs(node.op_type, node.inputs)
+        inputs = () if is_source else data_inputs(node)
         return [item for item in inputs if flow.origin(item).sources]
 
     return flow.walk_back([value], inputs_with_sources, seen)
@@ -118,9 +118,9 @@ def _back_to_source(flow: RoleFlow, value: str, seen: set[str]) -> Iterator[Node
 def _role_of_step(flow: RoleFlow, node: Node, kind: str) -> str:
     moving = [flow.origin(value) for value in node.inputs if flow.origin(value).sources]
     beside = [value for value in node.inputs if not flow.origin(value).sources]
-    if node.op_type == "RotaryEmbedding" or (node.op_type in ("Add", "Sub") and _are_copies(moving)):
+    if node.operator == "RotaryEmbedding" or (node.operator in ("Add", "Sub") and _are_copies(moving)):
         return POSITION
-    if node.op_type in ("Mul", "Div") and beside and moving:
+    if node.operator in ("Mul", "Div") and beside and moving:
         if flow.origin(beside[0]).angle or (not _is_scale(flow, beside[0]) and _is_turned(flow, node)):
             return POSITION
         return f"{kind}.scale" if _is_scale(flow, beside[0]) else ""
@@ -139,7 +139,7 @@ def _is_scale(flow: RoleFlow, value: str) -> bool:
 def _is_turned(flow: RoleFlow, node: Node) -> bool:
     """The product goes into a sum with another copy of itself, and nowhere else."""
     readers = flow.graph.consumers.get(node.outputs[0], ())
-    if len(readers) != 1 or readers[0].op_type not in ("Add", "Sub"):
+    if len(readers) != 1 or readers[0].operator not in ("Add", "Sub"):
         return False
     return _are_copies([flow.origin(value) for value in readers[0].inputs])
 
@@ -147,11 +147,11 @@ def _is_turned(flow: RoleFlow, node: Node) -> bool:
 def _angles(flow: RoleFlow, node: Node, seen: set[str]) -> Iterator[str]:
 
     def inputs_with_angles(maker: Node) -> list[str]:
-        inputs = () if maker.op_type in ANGLES else maker.inputs
+        inputs = () if maker.operator in ANGLES else maker.inputs
         return [value for value in inputs if flow.origin(value).angle]
 
     tables = [value for value in node.inputs if flow.origin(value).angle and not flow.origin(value).sources]
-    return (maker.key for maker in flow.walk_back(tables, inputs_with_angles, seen) if maker.op_type in ANGLES)
+    return (maker.key for maker in flow.walk_back(tables, inputs_with_angles, seen) if maker.operator in ANGLES)
 
 
 HEAD, STEM, CONVOLUTION, PROJECTION = "head", "stem", "convolution", "projection"
@@ -176,7 +176,7 @@ class NetworkPositions:
 def find_heads(flow: RoleFlow, positions: NetworkPositions, known: Mapping[str, str]) -> dict[str, str]:
     behind = positions.after - positions.inside - positions.before - known.keys()
     weighted = ((key, product.node) for key, product in flow.products.items() if product.weight)
-    return {key: HEAD for key, node in weighted if key in behind and node.op_type not in CONVOLUTIONS}
+    return {key: HEAD for key, node in weighted if key in behind and node.operator not in CONVOLUTIONS}
 
 
 def name_other_products(flow: RoleFlow, positions: NetworkPositions, known: Mapping[str, str]) -> dict[str, str]:
@@ -184,7 +184,7 @@ def name_other_products(flow: RoleFlow, positions: NetworkPositions, known: Mapp
     for key, product in flow.products.items():
         if not product.weight or key in known:
             continue
-        if product.node.op_type in CONVOLUTIONS:
+        if product.node.operator in CONVOLUTIONS:
             is_stem = key in positions.before and key not in positions.begun
             roles[key] = STEM if is_stem else CONVOLUTION
         elif flow.origin(product.data).content:
@@ -209,6 +209,6 @@ def locate_nodes(flow: RoleFlow, lists: Mapping[str, str], residuals: Mapping[st
     for node in reversed(flow.order):  # readers first
         readers = [reader for reader in flow.graph.successors(node) if reader.key in blocks or reader.key in before]
         # Who reads merely the shape of a value does not depend on it.
-        if any(set(node.outputs) & set(data_inputs(reader.op_type, reader.inputs)) for reader in readers):
+        if any(set(node.outputs) & set(data_inputs(reader)) for reader in readers):
             before.add(node.key)
     return NetworkPositions(blocks, frozenset(after), frozenset(before), frozenset(begun))

@@ -17,18 +17,9 @@ from dataclasses import dataclass, replace
 
 from onnx import TensorProto
 
+from modelexport.graph import operators
 from modelexport.graph.constants import integer, is_single, vanishes
 from modelexport.graph.index import FLOATS, Graph, Node
-from modelexport.graph.operators import (
-    ACTIVATIONS,
-    ANGLES,
-    ATTENTIONS,
-    BOOLEAN,
-    CARRIERS,
-    PRODUCTS,
-    SUBSETS,
-    data_inputs,
-)
 
 # More sources than these and nobody asks which: it is the stream that all blocks add to.
 _MOST_SOURCES = 6
@@ -156,25 +147,25 @@ class _OriginTracer:
     def add(self, node: Node) -> None:
         result = self._origin_of(node)
         for index, output in enumerate(filter(None, node.outputs)):
-            part = output if node.op_type in SUBSETS and result.content else result.part
+            part = output if node.operator in operators.SUBSETS and result.content else result.part
             # The values of TopK are content, its indices are not: https://onnx.ai/onnx/operators/onnx__TopK.html
-            is_choice = node.op_type == "TopK" and index > 0
+            is_choice = node.operator == "TopK" and index > 0
             cut = result if result.part == part else replace(result, part=part)
             self.origins[output] = ValueOrigin(masking=True) if is_choice else cut
 
     def _origin_of(self, node: Node) -> ValueOrigin:
-        if node.op_type in PRODUCTS:
+        if node.operator in operators.PRODUCTS:
             return self._multiply(node)
-        if node.op_type in ATTENTIONS:
+        if node.operator in operators.ATTENTIONS:
             return ValueOrigin(content=True, sources=frozenset({node.key}), root=node.key)
-        if node.op_type == "Constant":
+        if node.operator == "Constant":
             return ValueOrigin(weight=node.key, masking=vanishes(self.graph, node.key))
         if self._reads_table(node):
             return self._look_up(node)
         return self._combine(node)
 
     def _multiply(self, node: Node) -> ValueOrigin:
-        first, second = PRODUCTS[node.op_type]
+        first, second = operators.PRODUCTS[node.operator]
         left, right = (node.inputs[index] if index < len(node.inputs) else "" for index in (first, second))
         before, after = self.origin(left), self.origin(right)
         # Where both are constants, exporters put the weight second.
@@ -197,7 +188,7 @@ class _OriginTracer:
         return bool(origin.weight) or (origin.learned and not computed)
 
     def _reads_table(self, node: Node) -> bool:
-        if node.op_type not in _LOOKUPS or integer(node, "axis" if node.op_type == "Gather" else "gather_axis"):
+        if node.operator not in _LOOKUPS or integer(node, "axis" if node.operator == "Gather" else "gather_axis"):
             return False
         tensor = self.graph.initializers.get(self.origin(node.inputs[0]).weight)
         # Rows picked by a constant are a cut of the table, unless they are many: then it is read by position.
@@ -221,7 +212,7 @@ class _OriginTracer:
 
     def _combine(self, node: Node) -> ValueOrigin:
         returned = (value for body in self.graph.subgraphs.get(node.key, ()) for value in self.graph.body_outputs[body])
-        values = (*data_inputs(node.op_type, node.inputs), *returned)
+        values = (*operators.data_inputs(node), *returned)
         operands = [self.origin(value) for value in values]
         content = [operand for operand in operands if operand.content]
         roots = {operand.root for operand in content}
@@ -229,28 +220,28 @@ class _OriginTracer:
             content=bool(content),
             sources=self._sources(node, content or operands),
             root=roots.pop() if len(roots) == 1 else node.key if roots else "",
-            activated=node.op_type in ACTIVATIONS or any(operand.activated for operand in operands),
+            activated=node.operator in operators.ACTIVATIONS or any(operand.activated for operand in operands),
             part=common_text(operand.part for operand in content),
-            weight=operands[0].weight if node.op_type in CARRIERS and operands else "",
+            weight=operands[0].weight if node.operator in operators.CARRIERS and operands else "",
             learned=any(operand.learned for operand in operands),
             masking=self._masks(node) or any(operand.masking for operand in operands),
-            angle=node.op_type in ANGLES or any(operand.angle for operand in operands),
+            angle=node.operator in operators.ANGLES or any(operand.angle for operand in operands),
             positional=any(operand.positional for operand in operands),
-            counted=node.op_type in ("Range", "CumSum") or any(self.origin(value).counted for value in node.inputs),
+            counted=node.operator in ("Range", "CumSum") or any(self.origin(value).counted for value in node.inputs),
         )
 
     def _sources(self, node: Node, operands: list[ValueOrigin]) -> frozenset[str]:
         sources = [operand.sources for operand in operands if operand.sources]
-        if node.op_type not in ("Add", "Sub", "Sum"):
+        if node.operator not in ("Add", "Sub", "Sum"):
             # What a network is fed as it stands scales, masks or precedes (a cache) what was computed beside it.
             sources = [keys for keys in sources if not keys <= self.inputs] or sources
         union = frozenset[str]().union(*sources)
         return CROWD if union & CROWD or len(union) > _MOST_SOURCES else union
 
     def _masks(self, node: Node) -> bool:
-        if node.op_type in BOOLEAN or node.op_type in ("Where", "Trilu"):
+        if node.operator in operators.BOOLEAN or node.operator in ("Where", "Trilu"):
             return True
-        return node.op_type == "Mul" and any(vanishes(self.graph, value) for value in node.inputs)
+        return node.operator == "Mul" and any(vanishes(self.graph, value) for value in node.inputs)
 
 
 def common_text(texts: Iterable[str]) -> str:
@@ -260,4 +251,4 @@ def common_text(texts: Iterable[str]) -> str:
 
 
 def is_cast(node: Node) -> bool:
-    return node.op_type in ("Cast", "CastLike", "Identity")
+    return node.operator in ("Cast", "CastLike", "Identity")

@@ -70,7 +70,7 @@ def _attach_tails(trunk: Trunk, chain: Sequence[Segment]) -> list[Segment]:
         arithmetic = not any(_resizes(node) for node in segment.members)
         if before is not None and before.is_residual and segment.join is None and not segment.products and arithmetic:
             before.members += segment.members
-            before.tail = tuple(node.op_type for node in segment.members if node.key in trunk.flow.graph.computed)
+            before.tail = tuple(node.operator for node in segment.members if node.key in trunk.flow.graph.computed)
         else:
             attached.append(segment)
     return attached
@@ -87,9 +87,9 @@ def complete_tail(trunk: Trunk, segment: Segment, operators: Sequence[str]) -> N
         waiting.sort(key=lambda item: -item[0])
         _, node = waiting.pop()
         computed = {value for value in reads_of(graph, node) if value in graph.computed}
-        if node in tail or not missing[node.op_type] or not computed <= values:
+        if node in tail or not missing[node.operator] or not computed <= values:
             continue
-        missing[node.op_type] -= 1
+        missing[node.operator] -= 1
         tail.append(node)
         values.update(node.outputs)
         readers = (reader for output in node.outputs for reader in graph.consumers.get(output, ()))
@@ -99,8 +99,8 @@ def complete_tail(trunk: Trunk, segment: Segment, operators: Sequence[str]) -> N
 
 
 def _resizes(node: Node) -> bool:
-    traits = TRAITS.get(node.op_type, Trait(0))
-    return node.op_type in POOLS or node.op_type in ("Resize", "Upsample") or Trait.GLOBAL_POOL in traits
+    traits = TRAITS.get(node.operator, Trait(0))
+    return node.operator in POOLS or node.operator in ("Resize", "Upsample") or Trait.GLOBAL_POOL in traits
 
 
 def _split_stretches(trunk: Trunk, chain: Sequence[Segment], numbers: Iterator[int]) -> Iterator[Segment]:

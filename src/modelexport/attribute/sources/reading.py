@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from modelexport.record.provenance import Confidence
+from modelexport.record.provenance import Confidence, EvidenceKind
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Reading:
     nodes         by key: the paths of the modules that a node belongs to, mostly one
     initializers  by name: the paths of the modules that hold it
     classes       by path: the qualified name of the class, where the source has it
-    details       by node key: what exactly was read, for people (`/encoder/fc/MatMul`)
+    kind          of the evidence: a scope that an exporter wrote, a parameter's name, or dataflow
     """
 
     source: str
@@ -34,4 +34,4 @@ class Reading:
     nodes: Mapping[str, tuple[str, ...]]
     initializers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     classes: Mapping[str, str] = field(default_factory=dict)
-    details: Mapping[str, str] = field(default_factory=dict)
+    kind: EvidenceKind = EvidenceKind.SCOPE

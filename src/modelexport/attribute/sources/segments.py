@@ -173,7 +173,7 @@ def _is_made_inside(flow: RoleFlow, node: Node, segment: Segment, number_of: Map
 
 
 def _varies(flow: RoleFlow, node: Node) -> bool:
-    return node.op_type != "Constant" and bool(set(node.inputs) - flow.graph.initializers.keys())
+    return node.operator != "Constant" and bool(set(node.inputs) - flow.graph.initializers.keys())
 
 
 def _main_readers(flow: RoleFlow, value: str) -> list[Node]:
@@ -217,10 +217,10 @@ def _describe(flow: RoleFlow, segment: Segment) -> Token:
 def _describe_product(flow: RoleFlow, node: Node) -> tuple[object, ...]:
     """The kind of a product, sizes left out: `("Conv", True, False)` for a kernel of more than one, in one group."""
     shape = _weight_shape(flow, node)
-    if node.op_type not in CONVOLUTIONS:
-        return (family(node.op_type),)
+    if node.operator not in CONVOLUTIONS:
+        return (family(node.operator),)
     kernel = shape[2:] or integers(node, "kernel_shape")
-    return family(node.op_type), any(size > 1 for size in kernel), integer(node, "group", 1) > 1
+    return family(node.operator), any(size > 1 for size in kernel), integer(node, "group", 1) > 1
 
 
 def width_of(flow: RoleFlow, node: Node) -> int:
@@ -228,9 +228,9 @@ def width_of(flow: RoleFlow, node: Node) -> int:
     shape = _weight_shape(flow, node)
     if not shape:
         return integer(node, "N")
-    if family(node.op_type) == "ConvTranspose":
+    if family(node.operator) == "ConvTranspose":
         return shape[1] * integer(node, "group", 1)
-    return shape[0] if node.op_type in CONVOLUTIONS or integer(node, "transB") else shape[-1]
+    return shape[0] if node.operator in CONVOLUTIONS or integer(node, "transB") else shape[-1]
 
 
 def _weight_shape(flow: RoleFlow, node: Node) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from modelexport.attribute.sources.runs import name_runs, name_surroundings
 from modelexport.attribute.sources.segments import Trunk, cut_trunk
 from modelexport.graph.index import Graph
 from modelexport.record.hierarchy import join, parent_path
-from modelexport.record.provenance import Confidence
+from modelexport.record.provenance import Confidence, EvidenceKind
 
 SOURCE = "structure"
 
@@ -43,7 +43,7 @@ def read_structure(graph: Graph) -> Reading | None:
     paths = name_surroundings(trunk, runs, names, layers)
     paths.update(_name_nodes(trunk, runs, layers))
     nodes = {key: (path,) for key, path in _with_bodies(graph, paths)}
-    return Reading(SOURCE, Confidence.INFERRED, nodes, _weight_paths(graph, nodes))
+    return Reading(SOURCE, Confidence.INFERRED, nodes, _weight_paths(graph, nodes), kind=EvidenceKind.DATAFLOW)
 
 
 def _layer_paths(run: Run, name: str) -> Iterator[str]:

@@ -167,9 +167,9 @@ class ShortcutFinder:
             product = self.flow.products.get(maker.key)
             if product is not None and product.weight and not products and not operands_of(maker):
                 products, value = 1, product.data
-            elif maker.op_type in _BESIDE_PRODUCT:
+            elif maker.operator in _BESIDE_PRODUCT:
                 value = maker.inputs[0]
-            elif maker.op_type in _SCALING and (scaled := self._scaled(maker)):
+            elif maker.operator in _SCALING and (scaled := self._scaled(maker)):
                 value = scaled
             else:
                 break
@@ -189,7 +189,7 @@ class ShortcutFinder:
         if marks:
             self._marks.update((output, marks) for output in node.outputs if output)
         total = _joined(node)
-        if node.op_type in SUM_OUTPUT and total in self._last:
+        if node.operator in SUM_OUTPUT and total in self._last:
             # The other outputs of a node that adds and normalizes are made of the sum.
             made = {**marks, total: _FRESH}
             self._marks.update((output, made) for output in node.outputs if output and output != total)
@@ -209,7 +209,7 @@ class ShortcutFinder:
         return merged if len(merged) <= _MOST_MARKS else {}
 
     def _find_join(self, node: Node, position: int) -> Join | None:
-        beside = node.op_type == "Concat"
+        beside = node.operator == "Concat"
         operands = operands_of(node)
         for short in operands:
             for branch in operands:
@@ -265,9 +265,9 @@ _MADE = "\0made"  # stands for what a convolution makes before it adds; no name 
 
 def operands_of(node: Node) -> tuple[str, ...]:
     """What a node adds to each other or puts beside each other; nothing if it does neither."""
-    if node.op_type in ("Concat", "Sum"):
+    if node.operator in ("Concat", "Sum"):
         return tuple(dict.fromkeys(filter(None, node.inputs)))
-    indices = SUMMANDS.get(node.op_type, ())
+    indices = SUMMANDS.get(node.operator, ())
     if any(index >= len(node.inputs) or (index >= 0 and not node.inputs[index]) for index in indices):
         return ()
     return tuple(_MADE if index < 0 else node.inputs[index] for index in indices)
@@ -275,7 +275,7 @@ def operands_of(node: Node) -> tuple[str, ...]:
 
 def _joined(node: Node) -> str:
     """What a join makes: of a norm that adds first, the sum where it returns that."""
-    index = SUM_OUTPUT.get(node.op_type, 0)
+    index = SUM_OUTPUT.get(node.operator, 0)
     return node.outputs[index] if index < len(node.outputs) and node.outputs[index] else node.outputs[0]
 
 
@@ -287,7 +287,7 @@ def _unite(first: _Mark | None, second: _Mark) -> _Mark:
 
 def _mixes(node: Node) -> bool:
     """Whether it does the work of a block: products, pools. Polynomials and norms add a value to itself too."""
-    return not TRAITS.get(node.op_type, Trait(0)) & _ARITHMETIC
+    return not TRAITS.get(node.operator, Trait(0)) & _ARITHMETIC
 
 
 def is_weighted(flow: RoleFlow, node: Node) -> bool:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from modelexport.capture.inputs import text_recipes
 from modelexport.capture.inputs.input_recipe import InputRecipe, RandomSource, RecipeContext
 from modelexport.capture.inputs.media_recipes import AUDIO_RECIPES, SERIES_RECIPES, VISION_RECIPES, size_pair
 from modelexport.capture.inputs.processing import preprocessor_size, process_inputs
@@ -40,18 +41,9 @@ from modelexport.capture.inputs.specs import (
     read_signature,
     read_specs_file,
 )
-from modelexport.capture.inputs.text_recipes import (
-    MEDIA,
-    MEDIA_INPUTS,
-    TEXT_RECIPES,
-    Placeholders,
-    absent_media,
-    count_placeholders,
-    write_placeholders,
-)
 from modelexport.errors import InputError
 
-RECIPES: Mapping[str, InputRecipe] = {**VISION_RECIPES, **TEXT_RECIPES, **AUDIO_RECIPES, **SERIES_RECIPES}
+RECIPES: Mapping[str, InputRecipe] = {**VISION_RECIPES, **text_recipes.TEXT_RECIPES, **AUDIO_RECIPES, **SERIES_RECIPES}
 
 # Two ways to say the same thing: given one, the other is not made.
 _INSTEAD_OF = {"input_ids": "inputs_embeds", "decoder_input_ids": "decoder_inputs_embeds"}
@@ -188,7 +180,7 @@ def make_inputs(module: torch.nn.Module, source: str | Path | None, request: Inp
         tokens_shape=shapes.get("input_ids"),
         image_size=preprocessor_size(source),
     )
-    left_out = absent_media(fields, decided.tensors.get("input_ids"))
+    left_out = text_recipes.absent_media(fields, decided.tensors.get("input_ids"))
     context = choose_inputs(context, signature, main_inputs(module, signature), left_out)
     values, notes = _make_all(module, context, signature, decided)
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
@@ -259,14 +251,14 @@ def _axis_sizes(shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, int]:
 def _make_all(
     module: torch.nn.Module, context: RecipeContext, signature: ForwardSignature, given: _UserInputs
 ) -> tuple[Mapping[str, torch.Tensor], tuple[str, ...]]:
-    media = {name: _make_input(context, name, given) for name in context.chosen & MEDIA_INPUTS}
-    placeholders: list[Placeholders] = []
+    media = {name: _make_input(context, name, given) for name in context.chosen & text_recipes.MEDIA_INPUTS}
+    placeholders: list[text_recipes.Placeholders] = []
     notes: tuple[str, ...] = ()
     if "input_ids" in context.chosen and "input_ids" not in given.tensors:
         context, placeholders, notes = _add_placeholders(module, context, media)
     names = signature.in_order(context.chosen)
     values = {name: media[name] if name in media else _make_input(context, name, given) for name in names}
-    return write_placeholders(values, placeholders), notes
+    return text_recipes.write_placeholders(values, placeholders), notes
 
 
 def _make_input(context: RecipeContext, name: str, given: _UserInputs) -> torch.Tensor:
@@ -277,17 +269,17 @@ def _make_input(context: RecipeContext, name: str, given: _UserInputs) -> torch.
 
 def _add_placeholders(
     module: torch.nn.Module, context: RecipeContext, media: Mapping[str, torch.Tensor]
-) -> tuple[RecipeContext, list[Placeholders], tuple[str, ...]]:
+) -> tuple[RecipeContext, list[text_recipes.Placeholders], tuple[str, ...]]:
     """Lengthen the text by its placeholders; a medium that cannot be counted is left out, with a note.
 
     Text whose shape the user gave is not lengthened: where the placeholders do not fit, no medium is used.
     """
-    counted = count_placeholders(module, context.fields, media, context.batch)
+    counted = text_recipes.count_placeholders(module, context.fields, media, context.batch)
     room = None if context.tokens_shape is None else context.tokens_shape[-1] - 1
     if room is not None and sum(each.count for each in counted if each is not None) > room:
         counted = (None,) * len(counted)
     left_out: set[str] = set()
-    for medium, placeholders in zip(MEDIA, counted, strict=True):
+    for medium, placeholders in zip(text_recipes.MEDIA, counted, strict=True):
         if placeholders is None and medium.placeholder_id(context.fields) is not None:
             left_out.update(context.chosen & set(medium.inputs))
     used = [each for each in counted if each is not None]

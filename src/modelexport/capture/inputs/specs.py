@@ -20,7 +20,6 @@ patches) stay static, as do tensors in lists.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 import re
@@ -32,7 +31,7 @@ from typing import Any
 import torch
 
 from modelexport.capture.onnxruntime.inputs import read_arrays
-from modelexport.errors import InputError, UnknownName
+from modelexport.errors import InputError, UnknownName, nearest_name
 
 
 @dataclass(frozen=True)
@@ -83,9 +82,9 @@ class ForwardSignature:
         """Raise InputError at a name that `forward` does not take, proposing the nearest that it does."""
         for name in given:
             if name not in self.names and not self.open_ended:
-                near = difflib.get_close_matches(name, self.names, n=1, cutoff=0.5)
+                near = nearest_name(name, self.names)
                 listed = ", ".join(self.names) or "nothing by name"
-                hint = f"Did you mean {near[0]!r}?" if near else f"It takes: {listed}."
+                hint = f"Did you mean {near!r}?" if near else f"It takes: {listed}."
                 raise InputError(f"forward has no input {name!r}", hint)
 
     def in_order(self, chosen: Iterable[str]) -> list[str]:

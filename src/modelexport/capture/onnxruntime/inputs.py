@@ -82,7 +82,7 @@ class _IndexSearch:
             waiting += fresh
 
     def _table_sizes(self, node: Node, positions: Iterable[int]) -> Iterator[int | None]:
-        for index, table in _LOOKUPS.get(node.op_type, ()):
+        for index, table in _LOOKUPS.get(node.operator, ()):
             if index in positions and table < len(node.inputs):
                 stated = find_attribute(self._protos[node.key], *_AXIS_ATTRIBUTES)
                 axis = 0 if stated is None else stated.i
@@ -93,7 +93,7 @@ class _IndexSearch:
         """Values that hold the same elements."""
         for node in self._graph.consumers.get(value, ()):
             positions = _positions(node, value)
-            if node.op_type == "Concat" or not set(_ARRANGING.get(node.op_type, ())).isdisjoint(positions):
+            if node.operator == "Concat" or not set(_ARRANGING.get(node.operator, ())).isdisjoint(positions):
                 yield from filter(None, node.outputs)
             formals = self._formals.get(node.function, ())
             yield from (formals[position] for position in positions if position < len(formals))
@@ -101,7 +101,7 @@ class _IndexSearch:
             for key in self._graph.callers.get(graph_id, ()):
                 runner = self._graph.by_key[key]
                 # What a loop's body returns goes elsewhere, and one step later.
-                if runner.op_type not in ("Loop", "Scan") and position < len(runner.outputs):
+                if runner.operator not in ("Loop", "Scan") and position < len(runner.outputs):
                     yield runner.outputs[position]
 
     def _shape(self, value: str) -> Sequence[int | None] | None:
@@ -112,10 +112,10 @@ class _IndexSearch:
         if actual is not None:
             return self._shape(actual)
         maker = self._graph.producers.get(value)
-        if maker is not None and maker.op_type == "Constant":
+        if maker is not None and maker.operator == "Constant":
             content = find_attribute(self._protos[maker.key], "value")
             return None if content is None else list(content.t.dims)
-        before = self._shape(maker.inputs[0]) if maker is not None and maker.op_type in _SAME_TABLE else None
+        before = self._shape(maker.inputs[0]) if maker is not None and maker.operator in _SAME_TABLE else None
         if before is not None:
             return before
         stated = self._shapes.get(value)

@@ -41,8 +41,7 @@ from modelexport.graph.file.reading import (
 )
 from modelexport.graph.fingerprint import fingerprint
 from modelexport.graph.nchwc import blocked_values, in_usual_order
-from modelexport.graph.operators import NCHWC
-from modelexport.graph.protos import in_order, names_read
+from modelexport.graph.protos import NCHWC, in_order, names_read
 from modelexport.graph.types import value_sizes
 from modelexport.record.signals import GraphValues
 
@@ -246,8 +245,11 @@ class PiecewiseRun:
     def _piece(self, start: int, end: int, read: Collection[str]) -> onnx.ModelProto:
         small = [self._initializers[name] for name in read if name in self._initializers and not self._is_weight(name)]
         stored = [tensor_with_data(self._file, tensor) for tensor in small]
-        graph = onnx.GraphProto(name="piece", node=self._nodes[start:end], initializer=stored)
         file = self._file.proto
+        sparse = [tensor for tensor in file.graph.sparse_initializer if tensor.values.name in read]
+        graph = onnx.GraphProto(
+            name="piece", node=self._nodes[start:end], initializer=stored, sparse_initializer=sparse
+        )
         return onnx.ModelProto(
             ir_version=file.ir_version, opset_import=file.opset_import, functions=file.functions, graph=graph
         )

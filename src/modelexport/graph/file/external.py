@@ -3,7 +3,7 @@
     external_data   {location: "model.onnx.data", offset: 4096, length: 1048576}
 
 A location comes from whoever made the file: it must stay inside of the model's folder, and offsets inside of the file.
-https://onnx.ai/onnx/repo-docs/ExternalData.html
+`writing.py` lays such files out. https://onnx.ai/onnx/repo-docs/ExternalData.html
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ import onnx
 from modelexport.errors import FileUnreadable, UserError, some_of
 from modelexport.graph.index import walk_nodes
 from modelexport.graph.protos import subgraphs
+from modelexport.record.document import SIDECAR_SUFFIX
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.outline import Outline, pack_outline
 from modelexport.record.packed import pack
@@ -83,15 +84,25 @@ def embed(
         strip_exporter_metadata(model)
     version = _own_ir_version(model)
     _drop(model, (), (RECORD_KEY, OUTLINE_KEY, IR_VERSION_KEY))
-    if options.level is Level.FULL:
+    level = _fitting_level(version, provenance, options.level)
+    if level is Level.FULL:
         write_node_keys(model, provenance)
         if model.ir_version != version:
             _add(model, [(IR_VERSION_KEY, str(version))])
     else:
         for _, node in walk_nodes(model):
             _drop(node, (PREFIX,), ())
-    if options.level is not Level.NONE:
+    if level is not Level.NONE:
         embed_record(model, provenance, outline)
+
+
+def _fitting_level(version: int, provenance: Provenance, level: Level) -> Level:
+    """A file that tells of its modules itself keeps its version, so that whoever reads it still can: no keys on nodes.
+
+    With a model at hand, somebody exported the file lately, and keys on nodes are worth a newer version.
+    """
+    is_kept = version < _IR_WITH_NODE_METADATA and provenance.origin.is_file
+    return Level.LEAN if is_kept and level is Level.FULL else level
 
 
 def embed_record(model: onnx.ModelProto, provenance: Provenance, outline: Outline | None = None) -> None:
@@ -246,7 +257,7 @@ def _drop(holder: _Holder, prefixes: tuple[str, ...], keys: tuple[str, ...]) -> 
 
 
 def sidecar_path(path: Path) -> Path:
-    return path.with_suffix(".hierarchy.json")
+    return path.with_suffix(SIDECAR_SUFFIX)
 
 
 _Holder = (

@@ -7,8 +7,8 @@
     file.provenance             that record, fitted to the nodes that the file has now
 
 A tool may have changed the graph after the record was made. Questions about a file are answered from the fitted record,
-which has exactly the nodes of the file; lineage starts from the stored one and the graph that it was made for, the
-`Ancestor`.
+by all verbs: it has exactly the nodes of the file, and `stale_notes` say so. Only what makes a new record, such as
+`relink`, traces lineage, from the stored record and the graph that it was made for: the `Ancestor`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ from modelexport.graph.outline import digested, graph_of, sketches_of
 from modelexport.graph.related import count_known_nodes, describes
 from modelexport.graph.soundness import ensure_sound
 from modelexport.graph.types import ValueTypes
-from modelexport.record.document import from_document
+from modelexport.record.document import SIDECAR_SUFFIX, from_document
 from modelexport.record.outline import Outline, Sketch, Sketches, unpack_outline
 from modelexport.record.packed import unpack
 from modelexport.record.provenance import Confidence, Evidence, EvidenceKind, NodeEntry, Provenance, unattributed
 
-SIDECAR_SUFFIX = ".json"
 _NOT_RECORDED = "not in the record: the graph was changed after export"
+STALE_NOTE = (
+    "the graph was changed after its record was made: nodes that the record does not know have no module. "
+    "`modelexport relink` finds out where they come from"
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class StoredRecord:
     """A record in one of its two places: what it says, or why it cannot be read. Both are None if there is none."""
 
     provenance: Provenance | None = None
-    problem: RecordUnreadable | None = None
+    problem: RecordUnreadable | FileUnreadable | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +100,18 @@ class TaggedFile(ModelFile):
         raise self.embedded.problem or self.sidecar.problem or missing
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether a record is stored in the file or beside it, be it one that cannot be read."""
+        return any(stored.provenance or stored.problem for stored in (self.embedded, self.sidecar))
+
+    def believing(self, record: Provenance) -> TaggedFile:
+        """The same file with a record for this graph that is not stored."""
+        believing = replace(self, believed=record)
+        # The index of a large graph takes as long as any question about it, and says the same of both.
+        vars(believing)["graph"] = self.graph
+        return believing
+
+    @property
     def is_record_beside(self) -> bool:
         return self.believed is None and self.embedded.provenance is None
 
@@ -104,6 +119,11 @@ class TaggedFile(ModelFile):
     def is_up_to_date(self) -> bool:
         """Whether the record was made for this very graph."""
         return self.record.origin.graph == self.graph.fingerprint
+
+    @property
+    def stale_notes(self) -> tuple[str, ...]:
+        """What all verbs say of a record that was made for an earlier graph."""
+        return () if self.is_up_to_date else (STALE_NOTE,)
 
     @property
     def is_record_foreign(self) -> bool:
@@ -115,7 +135,7 @@ class TaggedFile(ModelFile):
         """The stored record, up to date or not; None if there is none, it cannot be read, or it is another model's."""
         try:
             return None if self.is_record_beside and self.is_record_foreign else self.record
-        except (RecordMissing, RecordUnreadable):
+        except (RecordMissing, RecordUnreadable, FileUnreadable):
             return None
 
     @cached_property
@@ -143,7 +163,11 @@ class TaggedFile(ModelFile):
         attributions = {key: entry.attribution for key, entry in self.provenance.nodes.items()}
         changed = name_nodes(self.proto, attributions, refuses)
         # A new value, because everything cached here was made with the old names.
-        return replace(self), len(changed)
+        renamed = replace(self)
+        if self.believed is not None:
+            entries = {node.key: replace(self.believed.nodes[node.key], name=node.name) for node in renamed.graph.nodes}
+            renamed = renamed.believing(replace(self.believed, nodes=entries))
+        return renamed, len(changed)
 
     def _fit_record(self) -> Provenance:
         record, graph = self.record, self.graph
@@ -162,7 +186,7 @@ class TaggedFile(ModelFile):
 def open_tagged(path: Path) -> TaggedFile:
     """Raise FileUnreadable for a path that is no model; a missing record is an error when it is first asked for."""
     # Tab completion offers it beside the model, and "not an ONNX model" would not say what to do.
-    if path.name.endswith(f".hierarchy{SIDECAR_SUFFIX}"):
+    if path.name.endswith(SIDECAR_SUFFIX):
         raise FileUnreadable(f"{path} is a hierarchy record, not a model", "Give the .onnx file beside it.")
     model = open_model(path)
     return TaggedFile(model.proto, model.weights, model.directory, model.file_name)
@@ -182,7 +206,7 @@ def read_sidecar(path: Path) -> Provenance:
 def _attempt(read: Callable[[], Provenance]) -> StoredRecord:
     try:
         return StoredRecord(read())
-    except RecordUnreadable as error:
+    except (RecordUnreadable, FileUnreadable) as error:
         return StoredRecord(problem=error)
 
 

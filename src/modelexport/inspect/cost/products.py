@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from modelexport.graph.operators import CONVOLUTIONS, MATRIX_PRODUCTS, MS
+from modelexport.graph.operators import CONVOLUTIONS, MATRIX_PRODUCTS
+from modelexport.graph.protos import MS
 from modelexport.inspect.cost.values import OperatorCall, Shape, Unknown, as_number, product
 from modelexport.record.polynomial import Polynomial, Size, largest
 

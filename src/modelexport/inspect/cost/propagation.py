@@ -22,10 +22,10 @@ from typing import Any
 import onnx
 
 from modelexport.graph.file.weights import storage_size
-from modelexport.graph.functions import Inlined, InlinedModel, inline_graph
+from modelexport.graph.functions import InlinedModel
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.operators import RANDOM, SAME_WEIGHT
-from modelexport.graph.protos import plain_domain
+from modelexport.graph.protos import plain_domain, stated_attributes
 from modelexport.inspect.cost.rules import NodeWork, Work, work_of
 from modelexport.inspect.cost.shape_arithmetic import constant_values, output_dtype
 from modelexport.inspect.cost.shape_rules import output_shapes
@@ -48,11 +48,8 @@ class Propagation:
     values  what is known of each value so far
     """
 
-    def __init__(
-        self, proto: onnx.ModelProto, graph: Graph, at: Mapping[str, int], inlined: Inlined | None = None
-    ) -> None:
-        """`inlined` is the graph without functions, where that is known already."""
-        self.model = InlinedModel(proto, inlined or inline_graph(graph))
+    def __init__(self, proto: onnx.ModelProto, graph: Graph, at: Mapping[str, int], model: InlinedModel) -> None:
+        self.model = model
         self.values = ValueTable(proto, graph, at)
         self._graph = self.model.graph
         self._opsets = {plain_domain(opset.domain): opset.version for opset in proto.opset_import}
@@ -99,8 +96,8 @@ class Propagation:
         return NodeWork(key, calls, work, times, reads, weights, makes)
 
     def _attributes(self, node: Node) -> dict[str, Any]:
-        attributes = self.model.node_proto(node).attribute
-        return {item.name: plain_attribute(item) for item in attributes if item.type not in _GRAPHS}
+        attributes = stated_attributes(self.model.node_proto(node))
+        return {name: plain_attribute(item) for name, item in attributes.items() if item.type not in _GRAPHS}
 
     def _outputs(self, op: OperatorCall, node: Node) -> list[Value]:
         """Only the first output has contents and a weight: no operator of shape arithmetic has a second one."""
@@ -111,13 +108,13 @@ class Propagation:
         weight = next((value.weight for value in op.inputs if value is not None), "")
         # Without inputs it is random, or a sequence that is built: not a constant, which was dealt with above.
         known = bool(op.inputs) and all(value.fixed for value in op.inputs if value is not None)
-        fixed = known and op.op_type not in RANDOM
+        fixed = known and op.operator not in RANDOM
         return [
             Value(
                 *self.values.with_stated(name, shapes[index] if index < len(shapes) else None, dtypes[index]),
                 content=content if index == 0 else None,
                 fixed=fixed,
-                weight=weight if index == 0 and op.op_type in SAME_WEIGHT else "",
+                weight=weight if index == 0 and op.operator in SAME_WEIGHT else "",
             )
             for index, name in enumerate(node.outputs)
         ]

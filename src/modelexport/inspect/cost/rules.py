@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from modelexport.graph import operators
-from modelexport.graph.operators import CONVOLUTIONS, MS, NCHWC, NHWC
+from modelexport.graph.operators import CONVOLUTIONS
+from modelexport.graph.protos import MS, NCHWC, NHWC
 from modelexport.inspect.cost import products
 from modelexport.inspect.cost.products import twice
 from modelexport.inspect.cost.values import CANNOT, OperatorCall, Shape, Unknown, as_number, product
@@ -249,8 +250,7 @@ def work_of(op: OperatorCall, shapes: Sequence[Shape | None]) -> Work:
             return Work(rule.kind, rule.flops(op), ZERO)
         except CANNOT as error:
             return Work(rule.kind, None, ZERO, _reason(op, error))
-    known = op.domain in operators.DOMAINS  # an operator of a domain of the user's own only happens to be called Add
-    kind = next((kind for kind, names in _KINDS.items() if known and op.op_type in names), Kind.UNKNOWN)
+    kind = next((kind for kind, names in _KINDS.items() if op.operator in names), Kind.UNKNOWN)
     if kind is Kind.UNKNOWN:
         name = f"{op.domain}::{op.op_type}" if op.domain else op.op_type
         return Work(kind, None, None, f"there is no rule for {name}")

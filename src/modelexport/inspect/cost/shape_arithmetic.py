@@ -320,14 +320,14 @@ _MADE_UP = RANDOM | {"EyeLike"}
 
 def output_dtype(op: OperatorCall, index: int) -> int:
     """The type of an output, as TensorProto numbers them; 0 if it is not known."""
-    rule = _DTYPE_RULES.get(op.op_type)
+    rule = _DTYPE_RULES.get(op.operator)
     if rule is not None:
         return rule(op, index)
-    if op.op_type in BOOLEAN:
+    if op.operator in BOOLEAN:
         return _T.BOOL
-    if op.op_type in _MADE_UP and "dtype" in op.attributes:
+    if op.operator in _MADE_UP and "dtype" in op.attributes:
         return int(op.attributes["dtype"])
-    return _FIXED_DTYPES.get(op.op_type) or op.dtype(_LIKE_INPUT.get(op.op_type, 0))
+    return _FIXED_DTYPES.get(op.operator) or op.dtype(_LIKE_INPUT.get(op.operator, 0))
 
 
 def _filled_type(op: OperatorCall, _: int) -> int:

@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from modelexport.graph.operators import BROADCAST, DOMAINS, GLOBAL_POOLS, MS, NCHWC, POOLS, REDUCTIONS, SAME_SHAPE
+from modelexport.graph.operators import BROADCAST, GLOBAL_POOLS, POOLS, REDUCTIONS, SAME_SHAPE
+from modelexport.graph.protos import MS, NCHWC
 from modelexport.inspect.cost.products import broadcast, windows
 from modelexport.inspect.cost.rules import PRODUCT_RULES
 from modelexport.inspect.cost.values import OperatorCall, Shape, Unknown, as_number, product, slice_length
@@ -40,11 +41,9 @@ def output_shapes(op: OperatorCall) -> Shapes | None:
     rule = _RULES.get((op.domain, op.op_type))
     if rule is not None:
         return rule(op)
-    if op.domain not in DOMAINS:
-        return None
-    if op.op_type in SAME_SHAPE:
+    if op.operator in SAME_SHAPE:
         return [op.shape(0)] * (2 if op.op_type == "Dropout" else 1)
-    if op.op_type in BROADCAST:
+    if op.operator in BROADCAST:
         return [broadcast(*(op.shape(index) for index in range(len(op.inputs)) if op.has(index)))]
     return None
 

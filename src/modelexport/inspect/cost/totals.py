@@ -14,9 +14,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import onnx
-
-from modelexport.graph.functions import Inlined
+from modelexport.graph.file.reading import ModelFile, with_small_external_data
+from modelexport.graph.functions import InlinedModel
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.module_totals import ModuleAmounts, ModuleTotals
 from modelexport.graph.parameters import ModulePath, ParameterMatching, node_owners
@@ -35,23 +34,15 @@ _UNTAGGED = "the file has no record of its modules: everything is counted, and b
 _Sizes = Mapping[str, Polynomial | None]
 
 
-def count(
-    file: str,
-    proto: onnx.ModelProto,
-    graph: Graph,
-    record: Provenance | None,
-    at: Mapping[str, int],
-    inlined: Inlined | None = None,
-) -> Cost:
-    """What a graph costs. Without a record, everything belongs to no module.
-
-    inlined  the graph without functions, where that is known already
-    """
-    propagation = Propagation(proto, graph, at, inlined)
+def count(path: str, file: ModelFile, record: Provenance | None, at: Mapping[str, int]) -> Cost:
+    """What the graph of a file costs. Without a record, everything belongs to no module."""
+    graph, proto = file.graph, with_small_external_data(file)
+    model = file.inlined if proto is file.proto else InlinedModel(proto, file.inlined.inlined)
+    propagation = Propagation(proto, graph, at, model)
     works: dict[str, list[NodeWork]] = {}
     for work in propagation.node_works():
         works.setdefault(work.key, []).append(work)
-    matching = ParameterMatching(graph, record, propagation.model)
+    matching = ParameterMatching(graph, record, model)
     counting = _Counting(graph, record, matching, works)
     charges = _Charges()
     nodes = tuple(counting.charge_nodes(charges))
@@ -59,7 +50,7 @@ def count(
     axes = propagation.values.axes
     sources = {**axes.given, **axes.dependent}
     return Cost(
-        file=file,
+        file=path,
         axes=tuple(Axis(name, source, given=name in axes.given) for name, source in sources.items()),
         at=dict(at),
         nodes=nodes,

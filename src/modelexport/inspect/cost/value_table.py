@@ -26,6 +26,7 @@ import onnx.shape_inference
 
 from modelexport.graph.file.weights import has_data
 from modelexport.graph.index import MAIN, Graph, subgraphs_with_ids, value_id, walk_nodes
+from modelexport.graph.protos import find_attribute
 from modelexport.inspect.cost.values import (
     MOST_NUMBERS,
     NOTHING,
@@ -123,14 +124,14 @@ def numbers_of(tensor: onnx.TensorProto) -> np.ndarray | None:
 
 def constant_of(proto: onnx.NodeProto) -> Value:
     """What a Constant makes."""
-    for item in proto.attribute:
-        if item.name == "value":
-            return Value(item.t.data_type, tuple(item.t.dims), numbers_of(item.t), fixed=True)
-        if item.name in _PLAIN_VALUES:
-            numbers = np.asarray(onnx.helper.get_attribute_value(item))
-            content = numbers.astype(object) if numbers.size <= MOST_NUMBERS else None
-            return Value(_PLAIN_VALUES[item.name], numbers.shape, content, fixed=True)
-    return Value(fixed=True)
+    item = find_attribute(proto, "value", *_PLAIN_VALUES)
+    if item is None:
+        return Value(fixed=True)
+    if item.name == "value":
+        return Value(item.t.data_type, tuple(item.t.dims), numbers_of(item.t), fixed=True)
+    numbers = np.asarray(onnx.helper.get_attribute_value(item))
+    content = numbers.astype(object) if numbers.size <= MOST_NUMBERS else None
+    return Value(_PLAIN_VALUES[item.name], numbers.shape, content, fixed=True)
 
 
 def plain_attribute(item: onnx.AttributeProto) -> Any:

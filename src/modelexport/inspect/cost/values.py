@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from modelexport.graph.protos import operator_name
 from modelexport.graph.types import dims_of
 from modelexport.record.polynomial import Polynomial, Size, largest, quotient, smallest
 
@@ -301,6 +302,10 @@ class OperatorCall:
     names: tuple[str, ...]
     outputs: tuple[str, ...]
     opset: int
+
+    @property
+    def operator(self) -> str:
+        return operator_name(self.op_type, self.domain)
 
     def has(self, index: int) -> bool:
         """Optional inputs are left out at the end, or by an empty name."""

@@ -107,7 +107,7 @@ class _DifferenceFinder:
             if side.hierarchy is not None:
                 prefer_same_module(self._pairs, index, side.calls, side.stack)
         self._nodes = NodeComparison(left, right, self._pairs)
-        self._weights = WeightDiff(left.holdings, right.holdings)
+        self._weights = WeightDiff(left.constants, right.constants)
         self._replaced = ReplacedWeights(self._pairs, self._nodes, self._weights)
         self._entries: dict[str, _ModuleFindings] = {}
         self._states: tuple[dict[str, Change], dict[str, Change]] = ({}, {})

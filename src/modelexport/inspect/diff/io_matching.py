@@ -19,7 +19,7 @@ import onnx.defs
 import onnx.helper
 import onnx.numpy_helper
 
-from modelexport.graph.protos import plain_domain
+from modelexport.graph.protos import plain_domain, stated_attributes
 from modelexport.graph.types import dims_of, type_name
 from modelexport.record.results.diff import FieldChange, Renamed
 
@@ -49,7 +49,7 @@ def compare_attributes(
         {**_default_values(node, versions), **_stated_values(node)}
         for node, versions in zip((node, other), opsets, strict=True)
     )
-    stated = {item.name for node in (node, other) for item in node.attribute}
+    stated = stated_attributes(node).keys() | stated_attributes(other).keys()
     for name in sorted(stated & (left_values.keys() | right_values.keys())):
         left, right = left_values.get(name, ""), right_values.get(name, "")
         if left != right:
@@ -57,7 +57,7 @@ def compare_attributes(
 
 
 def _stated_values(node: onnx.NodeProto) -> dict[str, str]:
-    return {item.name: _attribute_text(item) for item in node.attribute if item.type not in _BODIES}
+    return {name: _attribute_text(item) for name, item in stated_attributes(node).items() if item.type not in _BODIES}
 
 
 def _default_values(node: onnx.NodeProto, opsets: Opsets) -> dict[str, str]:

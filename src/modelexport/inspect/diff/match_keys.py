@@ -50,7 +50,7 @@ class InputUse:
 
 def reads_unordered(node: Node) -> bool:
     """Whether the inputs of a node can change places."""
-    return is_commutative(node.op_type, node.domain)
+    return is_commutative(node.operator)
 
 
 def operand(node: Node, index: int) -> int:

@@ -6,6 +6,8 @@ well; that follows, and is not told again. A node without a partner explains wha
     before   x ─► Transpose(perm=0,2,1) ─► MatMul ─► Relu        one difference: attribute perm of Transpose
     after    x ─► Transpose(perm=2,0,1) ─► MatMul ─► Relu        MatMul and Relu give other shapes: that follows
 
+Texts for readers (`doc_string`) and metadata of nodes are left out on purpose: every tool writes others.
+
 `NodePairs` is what `pairing.py` fills; `NodeComparison` reads it in the order of the first graph.
 """
 

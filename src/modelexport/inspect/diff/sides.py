@@ -29,7 +29,7 @@ from modelexport.graph.protos import data_of, described, type_of
 from modelexport.inspect.diff.io_matching import ValueType, match_names, match_rest, read_value_type
 from modelexport.inspect.diff.match_keys import DiffGraph, NodeSignatures, by_content, by_shape, is_literal
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, lineage_of
-from modelexport.record.provenance import Provenance
+from modelexport.record.provenance import Provenance, is_within
 from modelexport.record.results.diff import Source
 
 _DIGEST_SIZE = 16
@@ -145,14 +145,14 @@ class DiffSide:
     hierarchy  the modules, where they are known
     module     the part that was asked for; empty for all
     model      the nodes of the whole file without functions
-    record     what its own record says of this very graph
+    record     what its own record says of this graph
     """
 
     path: str
     file: ModelFile
     graph: Graph
     model: InlinedModel
-    holdings: ConstantStore
+    constants: ConstantStore
     calls: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[str, str] = field(default_factory=dict)
     hierarchy: Hierarchy | None = None
@@ -164,8 +164,10 @@ class DiffSide:
     @cached_property
     def totals(self) -> ModuleTotals | None:
         """Nodes and parameters of modules, as all verbs count them; None without a record."""
+        if self.record is None:
+            return None
         matching = ParameterMatching(self.file.graph, self.record, self.model)
-        return None if self.record is None else ModuleTotals.of(self.file.graph, self.record, matching)
+        return ModuleTotals.of(self.file.graph, self.record, matching)
 
     @cached_property
     def weight_sizes(self) -> ParameterMatching:
@@ -174,7 +176,7 @@ class DiffSide:
 
     @cached_property
     def flow(self) -> DiffGraph:
-        return DiffGraph(self.graph, self.holdings.digest, self.calls)
+        return DiffGraph(self.graph, self.constants.digest, self.calls)
 
     @cached_property
     def types(self) -> Mapping[str, ValueType]:
@@ -211,8 +213,9 @@ class DiffSide:
         return stack[first:]
 
     def is_part(self, call: str) -> bool:
+        """Whether a call is that of the part, or inside of it: a container such as a ModuleList is never called."""
         parsed = ModuleCall.parse(call)
-        return self.module in (call, parsed.path, f"{parsed.path}#{parsed.index}")
+        return self.module in (call, f"{parsed.path}#{parsed.index}") or is_within(parsed.path, self.module)
 
     def class_of(self, call: str) -> str:
         path = ModuleCall.parse(call).path
@@ -249,9 +252,7 @@ def match_io(left: DiffSide, right: DiffSide) -> MatchedIO:
         inputs |= _match_unique(
             left.inputs, right.inputs, inputs, [_number_uses(signature) for signature in signatures]
         )
-        outputs |= _match_unique(
-            left.outputs, right.outputs, outputs, [_number_results(signature) for signature in signatures]
-        )
+        outputs |= _match_unique(left.outputs, right.outputs, outputs, [signature.down.get for signature in signatures])
     return MatchedIO(match_rest(left.inputs, right.inputs, inputs), match_rest(left.outputs, right.outputs, outputs))
 
 
@@ -283,10 +284,6 @@ def _match_unique(
     counts = Counter(left.values()), Counter(right.values())
     single = {word: name for name, word in right.items() if counts[1][word] == 1}
     return {name: single[word] for name, word in left.items() if counts[0][word] == 1 and word in single}
-
-
-def _number_results(signatures: NodeSignatures) -> Callable[[str], object]:
-    return signatures.down.get
 
 
 def _number_uses(signatures: NodeSignatures) -> Callable[[str], object]:

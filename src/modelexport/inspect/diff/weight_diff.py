@@ -12,7 +12,7 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md, com
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ import onnx
 import onnx.helper
 
 from modelexport.graph.index import FLOATS
+from modelexport.graph.protos import integer_attribute
 from modelexport.graph.types import type_name
 from modelexport.inspect.diff.io_matching import numbers_text
 from modelexport.inspect.diff.match_keys import Constant
@@ -220,19 +221,12 @@ def unpack_weight(node: onnx.NodeProto, inputs: Sequence[np.ndarray | None]) -> 
 
     inputs  by place: what the node reads, if that is stored
     """
-    stated = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
     read: list[np.ndarray | None] = [*inputs, None, None, None]
     weight, scales, zeros = read[1:4]
-    sizes = [stated.get(name) for name in ("N", "K", "block_size")]
-    if weight is None or scales is None or weight.dtype != np.uint8 or None in sizes:
+    rows, width, block = (integer_attribute(node, name) for name in ("N", "K", "block_size"))
+    bits = integer_attribute(node, "bits", 4)
+    if weight is None or scales is None or weight.dtype != np.uint8 or 0 in (rows, width, block):
         return None
-    return _unpack_blocks(weight, scales, zeros, {**stated, "bits": stated.get("bits", 4)})
-
-
-def _unpack_blocks(
-    weight: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, stated: Mapping[str, int]
-) -> np.ndarray:
-    rows, width, block, bits = (stated[name] for name in ("N", "K", "block_size", "bits"))
     blocks = -(-width // block)
     numbers = _split_bits(weight.reshape(rows, -1), bits).reshape(rows, blocks, -1)[:, :, :block].astype(np.float64)
     if zeros is None:

@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
+from os.path import commonprefix
 
 from modelexport.errors import UnknownName, UserError
 from modelexport.inspect.query.expression import (
@@ -62,14 +63,9 @@ def _unknown(field: QueryField, glob: Glob, provenance: Provenance) -> UserError
     names = [name for name in dict.fromkeys(_NAMES[field](provenance, glob)) if name]
     if not names:
         return UserError(f"nothing in this file has a {field.value}, so {field.value}={glob} cannot be answered")
-    nearest = heapq.nlargest(_MOST_COMPARED, names, key=lambda name: _shared_start(name, glob.text))
+    # By the characters that they begin with in common: paths that are misspelt mostly are so near their end.
+    nearest = heapq.nlargest(_MOST_COMPARED, names, key=lambda name: len(commonprefix((name, glob.text))))  # noqa: RUF071
     return UnknownName(field.value, glob.text, [*_corrected(glob, names, _SEPARATORS.get(field, "")), *nearest])
-
-
-def _shared_start(name: str, text: str) -> int:
-    """How many characters two names begin with in common: paths that are misspelt mostly are so near their end."""
-    ends = (length for length, pair in enumerate(zip(name, text, strict=False)) if pair[0] != pair[1])
-    return next(ends, min(len(name), len(text)))
 
 
 def _corrected(glob: Glob, names: list[str], separator: str) -> Iterator[str]:
@@ -134,12 +130,17 @@ _MOST_REMARKS = 10
 
 @dataclass(frozen=True)
 class Answer:
-    """`query` is as it was understood; `remarks` say why there are no nodes, if there are none."""
+    """
+    query    as it was understood
+    remarks  why there are no nodes, and that a record is not up to date
+    notes    what to know about where the modules are known from
+    """
 
     query: str
     provenance: Provenance
     nodes: tuple[NodeEntry, ...]
     remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def answer_query(text: str, provenance: Provenance, *, whole_modules: bool = False) -> Answer:

@@ -2,9 +2,9 @@
 
     op=MatMul & layer=0..3    lambda entry: matches(entry.op_type) and entry.attribution.layer_id in (0, 1, 2, 3)
 
-A field by name has one function in `_BY_NAME`. How things are written in a query is defined here too: modules with
-their calls (`block#2`), operators with a domain (`com.microsoft::Attention`), evidence with its source
-(`scope:dynamo`).
+A field by name has one function in `_BY_NAME`; `expression.py` says how to add a field. How things are written in a
+query is defined here too: modules with their calls (`block#2`), operators with a domain
+(`com.microsoft::Attention`), evidence with its source (`scope:dynamo`).
 
 Every predicate asks the owners of a node, and one owner that fits is enough: a fused node is an answer to each module
 whose work it does. So `!module=a` leaves out nodes that a shares with others.

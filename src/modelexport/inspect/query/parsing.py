@@ -13,11 +13,11 @@ the meaning from the character after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from modelexport.errors import QueryInvalid
+from modelexport.errors import QueryInvalid, propose_name
 from modelexport.inspect.query.expression import (
     MEANINGFUL,
     NUMBERS,
@@ -234,7 +234,7 @@ class _Parser:
         """A level by its label; with `>=` those that are surer too."""
         labels = [level.label for level in sorted(Confidence, reverse=True)]
         if token.text not in labels:
-            raise self.wrong(f"unknown confidence {token.text!r}", token, _near(token.text, labels))
+            raise self.wrong(f"unknown confidence {token.text!r}", token, propose_name(token.text, labels))
         return Confidence.parse(token.text)
 
     def span(self, text: str, field: QueryField, token: Token) -> tuple[int, int]:
@@ -252,13 +252,4 @@ class _Parser:
 def _meant(text: str) -> str:
     """A hint on an unknown field. Elsewhere a colon stands between a field and its value."""
     field, colon, value = text.partition(":")
-    return f"Write {field}={value}" if colon and field in tuple(QueryField) else _near(text, QueryField)
-
-
-def _near(text: str, known: Iterable[str]) -> str:
-    """The known name that is most like the text, or all of them: there are a dozen at most."""
-    import difflib  # only needed when something is wrong, and not quick to import
-
-    names = [str(name) for name in known]
-    near = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
-    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."
+    return f"Write {field}={value}" if colon and field in tuple(QueryField) else propose_name(text, QueryField)

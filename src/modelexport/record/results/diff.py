@@ -48,17 +48,17 @@ class WeightForm(StrEnum):
 class Source(StrEnum):
     """Where the modules of a file's nodes are known from.
 
-    RECORD    its own record, made for this very graph
-    RELINKED  its own record, traced to the graph that a tool made
-    NODES     what is written on its nodes
-    OTHER     the record of the other file, along what both have in common
-    NONE      nobody knows modules: everything belongs to the model as a whole
+    RECORD  its own record, as far as it knows the nodes
+    NODES   what is written on its nodes
+    OTHER   the other file, along what both have in common
+    FILE    what it says itself: metadata and names of other tools, or structure
+    NONE    nobody knows modules: everything belongs to the model as a whole
     """
 
     RECORD = "record"
-    RELINKED = "relinked"
     NODES = "nodes"
     OTHER = "other file"
+    FILE = "file"
     NONE = "none"
 
 

@@ -90,6 +90,7 @@ class Extraction:
     """
     asked    modules or queries, as they were asked for
     modules  the module calls that are in it
+    shared   nodes that also do the work of modules outside of it
     along    nodes that belong to others: constants, shape arithmetic, what lies in between
     weights  bytes of its initializers
     check    None if it was not held against the model
@@ -104,6 +105,7 @@ class Extraction:
     provenance: Provenance
     inputs: tuple[End, ...]
     outputs: tuple[End, ...]
+    shared: int
     along: int
     weights: int
     notes: tuple[str, ...] = ()
@@ -212,6 +214,7 @@ class RelinkResult:
     related    whether it comes from there at all; if not, nothing was written
     differing  weights of the same name that do not hold the same numbers
     idle       tools that were run and changed nothing, as they were asked for
+    notes      what to know about where modules are known from
     """
 
     path: Path | None
@@ -222,6 +225,7 @@ class RelinkResult:
     related: bool
     differing: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
     after: str = ""
 
@@ -262,6 +266,7 @@ class FoldResult:
     files: tuple[Path, ...]
     provenance: Provenance
     folding: Folding
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -272,3 +277,4 @@ class FlattenResult:
     files: tuple[Path, ...]
     provenance: Provenance | None
     flattening: Flattening
+    notes: tuple[str, ...] = ()

@@ -12,11 +12,12 @@ Notation, separated by blanks:
     name            the attribute of that name
     key=attribute   an attribute of another name; dots lead on (`call.path`), and what is None on the way stays None
     name:3          rounded to 3 digits; in a mapping, every number of it
-    name?           null where it is empty
+    name?           null where it is empty: no text, no items; a number or truth value never is
     name!           left out where it is empty
 
-Values are rendered by their type, so that all results agree: an enum by its value, a confidence by its label, a path
-and a module call as text, a polynomial of open axes as a number or an expression. JSON has no NaN and no infinity
+Values are rendered by their type, so that all results agree: an enum by its value, a confidence by its label, a path,
+a module call and evidence as text, a polynomial of open axes as a number or an expression. Another type is a mistake of
+ours, and fails with the name of the field. JSON has no NaN and no infinity
 (https://www.rfc-editor.org/rfc/rfc8259#section-6): they become null there, and `nan` and `inf` in CSV.
 
 Text that a spreadsheet would run as a formula (https://owasp.org/www-community/attacks/CSV_Injection) is made harmless
@@ -34,11 +35,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
+from pathlib import PurePath
 from typing import Any
 
 from modelexport.errors import cell
+from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.polynomial import Polynomial
-from modelexport.record.provenance import Confidence
+from modelexport.record.provenance import Confidence, Evidence
 
 _NOTATION = re.compile(r"(?P<name>\w+)(=(?P<path>[\w.]+))?(:(?P<digits>\d))?(?P<empty>[?!])?")
 _PLAIN = (str, int, bool, type(None))
@@ -125,12 +128,12 @@ def _rounded(value: Any, digits: int) -> object:
 
 def json_text(result: object, tables: Tables) -> str:
     """Characters beyond ASCII are escaped, so that no terminal or pipe can trip over one."""
-    return json.dumps(_Writer(tables, result).value(result), indent=1, allow_nan=False) + "\n"
+    return json.dumps(_Writer(tables, result).value(result, "result"), indent=1, allow_nan=False) + "\n"
 
 
 def csv_text(columns: Fields, items: Iterable[object], result: object) -> str:
     """One row for each item. What is not known is empty, and no text is a formula; see `errors.cell`."""
-    rows = [[_cell(column.value(item, result)) for column in columns] for item in items]
+    rows = [[_cell(column.value(item, result), column.name) for column in columns] for item in items]
     return csv_lines([[column.name for column in columns], *rows])
 
 
@@ -146,32 +149,32 @@ class _Writer:
     tables: Tables
     result: object
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: Any, field: str) -> Any:
         """By exact type first, then by table, then by shape; a named tuple with a table is an object and no list."""
         if type(value) in _PLAIN:  # most values are, and there are many of them
             return value
         if isinstance(value, Mapping):
-            return {_scalar(key): self.value(inner) for key, inner in value.items()}
+            return {_scalar(key, field): self.value(inner, field) for key, inner in value.items()}
         table = self.tables.get(type(value))
         if table is not None:
             return self.document(value, table)
         if isinstance(value, tuple | list):
-            return [self.value(inner) for inner in value]
-        return _scalar(value)
+            return [self.value(inner, field) for inner in value]
+        return _scalar(value, field)
 
     def document(self, item: object, table: Fields) -> Json:
         document: Json = {}
         for field in table:
             value: Any = field.value(item, self.result)
-            if value or not field.empty:
+            if value or not field.empty or isinstance(value, int | float):
                 items = None if field.fields is None else [self.document(item, field.fields) for item in value]
-                document[field.name] = self.value(value) if items is None else items
+                document[field.name] = self.value(value, field.name) if items is None else items
             elif field.empty == "?":
                 document[field.name] = None
         return document
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(value: Any, field: str) -> Any:
     match value:
         case Confidence():
             return value.label
@@ -183,17 +186,18 @@ def _scalar(value: Any) -> Any:
             return value if math.isfinite(value) else None
         case Polynomial():
             return value.expression if value.value is None else value.value
-    return str(value)
+        case str() | PurePath() | ModuleCall() | Evidence():
+            return str(value)
+    raise TypeError(f"{field}: a value of type {type(value).__name__} has no form in JSON and CSV")
 
 
-def _cell(value: Any) -> str:
-    """Lists are joined by `;`. JSON has null for a number that is not finite; a spreadsheet can be told."""
-    match value:
-        case tuple() | list():
-            return cell(";".join(map(str, value)))
-        case float():
-            return str(value)  # a number is no formula, also with a minus sign before it
-    scalar = _scalar(value)
+def _cell(value: Any, field: str, escape: Callable[[str], str] = cell) -> str:
+    """Lists are joined by `;`, and are text as a whole. JSON has null for what is not finite; a spreadsheet is told."""
+    if isinstance(value, tuple | list):
+        return escape(";".join(_cell(inner, field, str) for inner in value))
+    scalar = value if isinstance(value, float) else _scalar(value, field)
     if isinstance(scalar, bool):
         return str(scalar).lower()
-    return "" if scalar is None else str(scalar) if isinstance(scalar, int) else cell(scalar)
+    if isinstance(scalar, int | float):
+        return str(scalar)  # a number is no formula, also with a minus sign before it
+    return "" if scalar is None else escape(scalar)

@@ -4,7 +4,8 @@ The page (`view --overlay`) and Model Explorer (`convert --overlay`) colour modu
 by a key that no other result has: `sum_check` is that of a profile, `numbers_agree` that of a verification. It need not
 be of the very file that is shown; but it must name modules that the model has, with the same classes.
 
-A new overlay is a class here, with the function that reads it, and a branch in `_parse_overlay`.
+A new overlay is a class here, with the function that reads it and a branch in `_parse_overlay`; a branch and columns in
+`show/page/data.py` and `modules.py`, colours in `colours.js`; a branch in `show/formats/node_data.py`.
 
     profile.json                              Profiled
     {"path": "encoder.layer.0",               own["encoder.layer.0"] == 41.5

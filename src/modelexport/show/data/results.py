@@ -116,10 +116,10 @@ _FILE_TABLES: Tables = {
     OutputCheck: fields("ok max_abs_diff max_rel_diff message"),
     files.RelinkResult: fields(
         _SCHEMA,
-        "after before related kinship=lineage.kinship files",
+        "after before related kinship=lineage.overlap files",
         computed("relations", relations_of),
         _CONFIDENCES,
-        "consistency=lineage.consistency differing idle",
+        "consistency=lineage.consistency differing idle notes",
         computed("nodes", _linked_nodes),
         "seconds:3",
     ),
@@ -151,7 +151,7 @@ _FILE_TABLES: Tables = {
         constant("verb", "fold"),
         "files",
         computed("nodes", lambda result: {"before": result.folding.before, "after": result.folding.after}),
-        "functions=folding.functions unfolded=folding.unfolded outside=folding.outside note=folding.note",
+        "functions=folding.functions unfolded=folding.unfolded outside=folding.outside note=folding.note notes",
     ),
     files.FoldedFunction: fields("name class=class_name calls nodes modules"),
     files.Unfolded: fields("class=class_name calls reason"),
@@ -160,13 +160,13 @@ _FILE_TABLES: Tables = {
         constant("verb", "flatten"),
         "files",
         computed("nodes", lambda result: {"before": result.flattening.before, "after": result.flattening.after}),
-        "exact=flattening.exact inlined=flattening.inlined kept=flattening.kept note=flattening.note",
+        "exact=flattening.exact inlined=flattening.inlined kept=flattening.kept note=flattening.note notes",
     ),
 }
 
 _READING_TABLES: Tables = {
-    Analysis: fields(_SCHEMA, "file filter_tag? nodes modules coverage roles unowned"),
-    FileFacts: fields("path ir_version opsets exporter strategy model tools fingerprint matches_record"),
+    Analysis: fields(_SCHEMA, "file filter_tag? nodes modules coverage roles unowned notes"),
+    FileFacts: fields("path ir_version opsets exporter strategy model tools fingerprint matches_record has_record"),
     NodeFacts: fields("name key op_type module modules tag role? layer confidence evidence reason!"),
     ModuleFacts: fields(
         "path class=class_name tag calls",
@@ -188,10 +188,11 @@ _READING_TABLES: Tables = {
         computed("total", lambda answer: len(answer.provenance.nodes)),
         computed("count", lambda answer: len(answer.nodes)),
         ResultField("nodes", lambda answer, _: answer.nodes, fields=_QUERIED_NODE),
+        "notes",
     ),
     Validation: fields(_SCHEMA, "path ok checks findings repaired written?"),
     Finding: fields("severity code subject message"),
-    Comparison: fields(_SCHEMA, "identical a b nodes unattributed differences only_a only_b inputs outputs"),
+    Comparison: fields(_SCHEMA, "identical a b nodes unattributed differences only_a only_b inputs outputs notes"),
     CountPair: fields("a b"),
     ModuleDifference: fields(
         "path",

@@ -125,7 +125,6 @@ _HEAD = """<?xml version="1.0" encoding="UTF-8"?>
 _UNWRITABLE = re.compile(
     "[^\\t\\n\\x20-\\x7e\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]|_(?=x[0-9A-Fa-f]{4}_)"
 )
-_ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
 _LONGEST = 2**63  # a `long` of XML Schema has 64 bits
 
 
@@ -153,10 +152,6 @@ def graphml(drawing: Drawing) -> Iterator[str]:
         ends = f'source="n{numbers[wire.source]}" target="n{numbers[wire.target]}"'
         yield f'<edge id="e{number}" {ends}>{facts.data("edge", _wire_facts(wire, drawing))}</edge>\n'
     yield "</graph>\n</graphml>\n"
-
-
-def unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
 
 
 def _writable(text: str) -> str:

@@ -23,6 +23,7 @@ from modelexport.graph.file.metadata import PREFIX
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.weights import has_data
 from modelexport.graph.index import KEY_SEPARATOR, Node, subgraphs_with_ids, value_id, walk_nodes
+from modelexport.graph.protos import stated_attributes
 from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.lineage import descent_of
 from modelexport.record.provenance import Attribution, Provenance
@@ -160,8 +161,8 @@ class _Artist:
         facts |= {name: text for name, text in (("domain", node.domain), ("overload", node.overload)) if text}
         if attribution is not None:
             facts |= self._known_facts(attribution)
-        for item in proto.attribute:
-            facts[f"{ATTRIBUTE}{item.name}"] = _shown(item, node.key)
+        for name, item in stated_attributes(proto).items():
+            facts[f"{ATTRIBUTE}{name}"] = _shown(item, node.key)
         # What we wrote ourselves is among what is known; without a record, it is what is left of it.
         foreign = (pair for pair in node.metadata.items() if self._known is None or not pair[0].startswith(PREFIX))
         facts |= {f"{METADATA}{key}": text for key, text in foreign}

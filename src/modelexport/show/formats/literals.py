@@ -188,7 +188,7 @@ def tensor_text(tensor: onnx.TensorProto) -> str:
         return f"{head} sha256:{_digest(b''.join(parts))}"
     try:
         array = onnx.numpy_helper.to_array(tensor)
-    except (ValueError, TypeError):  # damaged: fewer bytes than its shape says, or no known type
+    except (ValueError, TypeError, KeyError):  # damaged: fewer bytes than its shape says, or no known type
         return f"{head} sha256:{_digest(tensor.SerializeToString(deterministic=True))}"
     return f"{head} {_elements(array)}" if array.size <= SHOWN_ELEMENTS else f"{head} sha256:{_digest(array.tobytes())}"
 

@@ -37,7 +37,6 @@ _HIDDEN = "Const"
 # The layers that the page itself puts inputs and outputs into.
 ENDS = {BoxKind.INPUT: "GraphInputs", BoxKind.OUTPUT: "GraphOutputs"}
 _QUOTES = re.compile('(\\\\*)(["＂])')
-_SHOWN_QUOTES = re.compile("(\\\\*)＂")
 _IN_NAMESPACE = re.compile(r"[%/\\;]|_(?=__)")
 
 
@@ -69,11 +68,6 @@ def shown(text: str) -> str:
     """With quotes that the page does not drop. `＂` stands for a double quote, and `\\＂` for itself."""
     quoted = _QUOTES.sub(lambda match: match[1] * 2 + ("＂" if match[2] == '"' else "\\＂"), text)
     return f" {quoted}" if quoted.lstrip(" ").startswith("dense<") else quoted  # which it would read as a tensor
-
-
-def unshown(text: str) -> str:
-    text = text[1:] if text.startswith(" ") and text.lstrip(" ").startswith("dense<") else text
-    return _SHOWN_QUOTES.sub(lambda match: "\\" * (len(match[1]) // 2) + ("＂" if len(match[1]) % 2 else '"'), text)
 
 
 def _graph(sheet: Sheet, drawing: Drawing, outside: Mapping[str, list[Wire]]) -> Iterator[str]:

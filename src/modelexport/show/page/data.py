@@ -24,17 +24,10 @@ from modelexport.record.provenance import Provenance
 from modelexport.record.results.cost import Cost
 from modelexport.record.results.diff import Diff
 from modelexport.show.data.overlays import Overlay, Profiled, Verified
+from modelexport.show.page import modules
 from modelexport.show.page.difference import difference_columns
 from modelexport.show.page.flow import Box, CallFlow, Entering, Group, Inner, Leaving, Own, draw_flow, flows_of
 from modelexport.show.page.layout import Pair, laid_out
-from modelexport.show.page.modules import (
-    call_columns,
-    cost_columns,
-    module_columns,
-    profile_columns,
-    verification_columns,
-    weight_columns,
-)
 from modelexport.show.page.nodes import Distinct, Json, ModuleTree, NodeColumns, Texts
 
 # Kinds of boxes, as the page knows them.
@@ -169,9 +162,9 @@ def page_data(subject: PageSubject, *, nodes: bool = True) -> Json:
         "version": _VERSION,
         "file": {"name": subject.name, "nodes": len(provenance.nodes), "facts": list(map(list, subject.facts))},
         "notes": list(subject.notes),
-        "modules": module_columns(file, tree, texts),
-        "calls": call_columns(provenance, tree),
-        "weights": weight_columns(file, tree, texts),
+        "modules": modules.module_columns(file, tree, texts),
+        "calls": modules.call_columns(provenance, tree),
+        "weights": modules.weight_columns(file, tree, texts),
         "nodes": node_columns,
         "answers": rows.answers(),
         "owners": rows.owners(),
@@ -189,13 +182,13 @@ def _overlaid(
 ) -> Iterator[tuple[str, Json]]:
     """The key is what the scripts know the overlay by; one that is not there is not offered."""
     if subject.cost is not None:
-        yield "cost", cost_columns(subject.cost, subject.sizes, tree, nodes)
+        yield "cost", modules.cost_columns(subject.cost, subject.sizes, tree, nodes)
     for overlay in subject.overlays:
         match overlay:
             case Profiled():
-                yield "profile", profile_columns(overlay, tree, nodes)
+                yield "profile", modules.profile_columns(overlay, tree, nodes)
             case Verified():
-                yield "verification", verification_columns(overlay, tree, nodes, texts)
+                yield "verification", modules.verification_columns(overlay, tree, nodes, texts)
     if subject.diff is not None:
         entries = subject.file.provenance.nodes
         charged = {key: tree.number_of(entry.attribution) for key, entry in entries.items()}

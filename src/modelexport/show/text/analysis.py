@@ -28,10 +28,11 @@ from rich.table import Table
 from rich.text import Text
 
 from modelexport.errors import printable
-from modelexport.inspect.analyze import Analysis, ModuleFacts, Tally, Unowned
+from modelexport.graph.file.tagged_file import STALE_NOTE
+from modelexport.inspect.analyze import Analysis, FileFacts, ModuleFacts, Tally, Unowned
 from modelexport.inspect.query.answer import Answer
 from modelexport.record.lineage import Relation, descent_of
-from modelexport.record.provenance import Confidence, NodeEntry, Provenance
+from modelexport.record.provenance import Confidence, NodeEntry, Origin, Provenance
 from modelexport.show.module_tree import GroupedRow, grouped_rows
 from modelexport.show.text.console import (
     bytes_text,
@@ -45,10 +46,6 @@ from modelexport.show.text.console import (
 )
 
 _FEW = 40  # rows of the module table that can be read at once
-_CHANGED = (
-    "The graph was changed after export: nodes that the record does not know have no module. "
-    "`modelexport relink` finds out where they come from."
-)
 
 
 def analysis_tables(analysis: Analysis, *, detailed: bool = False) -> Iterator[RenderableType]:
@@ -65,15 +62,22 @@ def _head(analysis: Analysis) -> Iterator[RenderableType]:
     # Who made the file and with what, for a report of a bug.
     opsets = ", ".join(f"{domain} {version}" for domain, version in file.opsets.items())
     tools = ", ".join(f"{name} {version}" for name, version in file.tools.items())
-    origin = f"exported by {file.exporter}, attributed by {file.strategy}"
+    origin = _origin_text(file)
     yield plain(file.path, "bold")
     yield plain(f"{origin} · IR {file.ir_version} · opset {opsets}", "dim")
     if tools:
         yield plain(f"with {tools}", "dim")
     if not file.matches_record:
-        yield Text(_CHANGED, "yellow")
+        yield plain(STALE_NOTE, "yellow")
     if analysis.filter_tag:
         yield plain(f"Only what has a tag with {analysis.filter_tag!r} in it.", "yellow")
+
+
+def _origin_text(file: FileFacts) -> str:
+    origin = Origin(file.strategy, file.exporter)
+    if not origin.is_file:
+        return f"exported by {file.exporter}, attributed by {file.strategy}"
+    return origin.source_text if file.has_record else f"no record: {origin.source_text}"
 
 
 def _modules(analysis: Analysis, detailed: bool) -> Table:

@@ -29,12 +29,13 @@ from modelexport.record.polynomial import Polynomial
 from modelexport.record.provenance import Confidence
 
 
-def emit(text: str, path: Path | None = None) -> None:
-    """To a file atomically: a report that is cut off looks like a complete one."""
+def emit(text: str, path: Path | None = None, *, quiet: bool = False) -> None:
+    """To a file atomically, because a report that is cut off looks like a complete one; then its name is told."""
     if path is None:
         sys.stdout.write(text)
-    else:
-        write_atomically(path, text)
+        return
+    write_atomically(path, text)
+    sys.stderr.write("" if quiet else printable(f"wrote {path}") + "\n")
 
 
 def ensure_targets(paths: Iterable[Path]) -> None:
@@ -162,10 +163,10 @@ _STYLES = {
 _PIPE_WIDTH = 200
 
 
-def show(parts: Iterable[RenderableType], path: Path | None = None) -> None:
+def show(parts: Iterable[RenderableType], path: Path | None = None, *, quiet: bool = False) -> None:
     console = Console(highlight=False)
     if path is not None or not console.is_terminal:
-        emit(as_text(parts), path)
+        emit(as_text(parts), path, quiet=quiet)
         return
     for part in parts:
         console.print(part)

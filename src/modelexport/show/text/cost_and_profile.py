@@ -54,10 +54,18 @@ def cost_tables(
 ) -> Iterator[RenderableType]:
     totals = _measures(cost.total)
     rows = tree_rows(cost.modules, lambda module: everything or not _is_small_cost(module, totals), depth)
-    modules = _cost_modules(cost, rows, 0 if verbose else _TERMS)
     yield from _cost_head(cost)
-    yield from (Text(), modules)
+    yield from (Text(), _cost_modules(cost, rows, 0 if verbose else _TERMS))
+    yield from _left_out(len(cost.modules) - len(rows), _SMALL_COST, depth, everything)
     yield from _foot(cost)
+
+
+def _left_out(count: int, small: float, depth: int | None, everything: bool) -> Iterator[Text]:
+    """How many modules have no row, and how to see them; lists of modules without work of their own are among them."""
+    more = "" if everything else f"; --all shows those with less than {small:.1%} of the total"
+    more += "" if depth is None else "; a larger --depth shows those further inside"
+    if count:
+        yield plain(f"not shown: {counted(count, 'module')}{more}", "dim")
 
 
 def node_tables(cost: Cost, *, verbose: bool = False) -> Iterator[RenderableType]:
@@ -188,6 +196,7 @@ def profile_tables(
 
     rows = tree_rows(profile.modules, is_kept, depth)
     yield from (_profile_head(profile), Text(), _profile_modules(profile, rows))
+    yield from _left_out(len(profile.modules) - len(rows), _SMALL_TIME, depth, everything)
     yield from (plain(line, "dim") for line in _legend([row.item for row in rows]))
     yield plain(f"{share_text(profile.attributed)} of the time of all kernels belongs to a module", "dim")
     yield plain(_sum(profile), "dim" if profile.check.holds else "red")
@@ -207,7 +216,7 @@ def _profile_head(profile: Profile) -> Text:
     parts = (
         profile.file,
         f"{counted(profile.runs, 'run')} after {profile.warmup} to warm up",
-        f"optimization {profile.optimization}",
+        f"optimization {profile.optimization} (nodes are those of the optimized graph)",
         ", ".join(map(_short, profile.providers)),
         f"{time_text(profile.wall)} a run ({apart}), {time_text(profile.busy)} in kernels",
     )

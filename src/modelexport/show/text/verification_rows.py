@@ -131,8 +131,8 @@ def ranked(modules: Sequence[ModuleNumbers], shown: Shown) -> Ranking:
     compared = [module for module in modules if module.compared]
     inside = _lost_inside(compared)
     explained = {module.path for module in compared if module.lost <= inside.get(module.path, -math.inf) + _LITTLE}
-    telling = [module for module in compared if module.lost >= _LEAST and module.path not in explained]
-    rows = tuple(telling[: shown.top or _FEW_RANKED])
+    distinctive = [module for module in compared if module.lost >= _LEAST and module.path not in explained]
+    rows = tuple(distinctive[: shown.top or _FEW_RANKED])
     return Ranking(rows, len(explained), len(compared) - len(explained) - len(rows))
 
 

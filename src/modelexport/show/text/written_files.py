@@ -60,7 +60,7 @@ def confidences_text(tally: Tally) -> str:
     return ", ".join(f"{label} {count} ({share_text(tally.share(count))})" for label, count in counts if count)
 
 
-_TELLING = 40.0  # decibels that equal numbers have at least, whatever their size
+_DISTINCTIVE = 40.0  # decibels that equal numbers have at least, whatever their size
 _FROM = {
     files.Feed.GIVEN: "what the module was given",
     files.Feed.RUN: "a tensor of the model's run that the module was not given",
@@ -72,9 +72,10 @@ def extraction_lines(extraction: files.Extraction, *, verbose: bool = False) -> 
     """The interface of the new file is listed, because whoever runs it must feed it."""
     yield from file_lines(extraction.files)
     nodes = len(extraction.provenance.nodes)
-    along = f", {extraction.along} of them taken along" if extraction.along else ""
+    parts = {"shared with modules outside": extraction.shared, "taken along": extraction.along}
+    of_these = " and ".join(f"{number} {what}" for what, number in parts.items() if number)
     weights = f"{bytes_text(extraction.weights)} of weights"
-    yield plain(f"{extraction.class_name}: {counted(nodes, 'node')}{along}; {weights}")
+    yield plain(f"{extraction.class_name}: {counted(nodes, 'node')}{of_these and f', {of_these}'}; {weights}")
     for word, ends in (("in", extraction.inputs), ("out", extraction.outputs)):
         for end in ends:
             shape = ", ".join(str(dim) or "?" for dim in end.shape)
@@ -94,7 +95,7 @@ def _check_lines(check: files.ExtractionCheck, *, verbose: bool) -> Iterator[Tex
             figures = f"largest difference {apart.max_abs:.1e} (relative {apart.max_rel:.1e}), SQNR {apart.sqnr:.0f} dB"
             line = f"{comparison.name}: {figures}, against {_against(comparison.against)}"
             yield plain(line, "" if apart.agrees else "red")
-        if apart.agrees and apart.sqnr < _TELLING:
+        if apart.agrees and apart.sqnr < _DISTINCTIVE:
             small = f"so small that the tolerance tells little (SQNR {apart.sqnr:.0f} dB): try a smaller --tolerance"
             yield plain(f"note: the numbers of {comparison.name} are {small}", "yellow")
     for name, feed in check.fed.items():
@@ -148,6 +149,7 @@ def folding_lines(result: files.FoldResult, *, verbose: bool = False) -> Iterato
     yield from _unfolded(folding, verbose=verbose)
     if folding.note:
         yield plain(f"note: {folding.note}", "yellow")
+    yield from note_lines(result.notes)
 
 
 def _unfolded(folding: files.Folding, *, verbose: bool) -> Iterator[RenderableType]:
@@ -177,6 +179,7 @@ def flattening_lines(result: files.FlattenResult) -> Iterator[RenderableType]:
         yield plain(f"{counts}: {counted(len(flattening.inlined), 'function')} put in the place of calls")
     for name, reason in flattening.kept.items():
         yield plain(f"note: {name} is still a function: {reason}", "yellow")
+    yield from note_lines(result.notes)
 
 
 _ASK_VERIFY = "`modelexport verify` holds what was found against values."
@@ -185,7 +188,7 @@ _ASK_VERIFY = "`modelexport verify` holds what was found against values."
 def lineage_lines(result: files.RelinkResult, *, verbose: bool = False) -> Iterator[RenderableType]:
     """A file that was made from something else is said first, and nothing of its lineage is."""
     if not result.related:
-        why = result.lineage.kinship if result.lineage.nodes else "it has no nodes"
+        why = result.lineage.overlap if result.lineage.nodes else "it has no nodes"
         yield plain(f"{result.after} was not made from {result.before}: {why}", "bold red")
         yield plain("Nothing was written. Give the tagged file that it was made from.")
         return
@@ -200,6 +203,7 @@ def lineage_lines(result: files.RelinkResult, *, verbose: bool = False) -> Itera
     fates = ", ".join(_fates(consistency))
     yield plain(f"of {counted(consistency.nodes, 'node')} before that work on the inputs, {fates}", "dim")
     yield from (plain(line, "yellow") for line in _doubts(consistency))
+    yield from note_lines(result.notes)
     if result.differing:
         weights = f"{counted(len(result.differing), 'weight')} with other numbers under the same name"
         yield plain(f"another version of the model: {weights} ({some_of(result.differing)})", "bold red")

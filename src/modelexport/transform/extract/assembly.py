@@ -17,18 +17,10 @@ from itertools import chain, count
 import onnx
 
 from modelexport.errors import CutImpossible
+from modelexport.graph import index
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.file.metadata import PREFIX
 from modelexport.graph.file.reading import ModelFile
-from modelexport.graph.index import (
-    KEY_SEPARATOR,
-    MAIN,
-    called_id,
-    function_id,
-    subgraphs_with_ids,
-    walk_graph_nodes,
-    walk_nodes,
-)
 from modelexport.graph.protos import ONNX_DOMAINS, names_read, with_inner
 from modelexport.graph.types import ValueTypes, is_shaped
 from modelexport.record.hierarchy import ROOT
@@ -46,16 +38,22 @@ class ExtractedPart:
 
     provenance  its record: the module that was cut out is the root
     origins     by name of an input or output: the value of the file that it was cut from
+    added       how many nodes rebuild shapes in place of nodes that came along
     """
 
     file: ModelFile
     provenance: Provenance
     origins: Mapping[str, str]
+    added: int
 
 
 def assemble_part(file: ModelFile, provenance: Provenance, cut: Cut, types: ValueTypes) -> ExtractedPart:
     """The file of a cut with its record. Raises CutImpossible if the type of a value at the border is not known."""
     return _PartAssembly(file, provenance, cut, types).assemble()
+
+
+# Before this version of the format every initializer had to be an input as well.
+_IR_WITH_OPTIONAL_INPUTS = 4
 
 
 class _PartAssembly:
@@ -72,7 +70,7 @@ class _PartAssembly:
         self._cut = cut
         self._types = types
         self._part = PartRecord(provenance, cut.selection)
-        self._protos = dict(walk_nodes(file.proto))
+        self._protos = dict(index.walk_nodes(file.proto))
         self._nodes: list[onnx.NodeProto] = []
         self._added: list[onnx.NodeProto] = []
         self._constants: list[onnx.TensorProto] = []
@@ -99,6 +97,9 @@ class _PartAssembly:
         graph.initializer.extend([*weights, *self._constants])
         graph.sparse_initializer.extend(sparse)
         graph.input.extend(self._value(value) for value in self._cut.enters)
+        if proto.ir_version < _IR_WITH_OPTIONAL_INPUTS:
+            make = onnx.helper.make_tensor_value_info
+            graph.input.extend(make(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in graph.initializer)
         outputs = handed or {self._local(value): value for value in self._cut.leaves}
         graph.output.extend(self._value(value, name) for name, value in outputs.items())
         self._copy_descriptions(graph)
@@ -108,10 +109,12 @@ class _PartAssembly:
         names = [weight.name for weight in weights if weight.name in self._file.weights]  # others are in the proto
         extracted = ModelFile(proto, {name: self._file.weights[name] for name in names}, self._file.directory)
         origins = {**{self._local(value): value for value in self._cut.enters}, **outputs}
-        return ExtractedPart(extracted, self._record(extracted), origins)
+        return ExtractedPart(extracted, self._record(extracted), origins, len(self._added))
 
     def _local(self, value: str) -> str:
-        around = (graph_id for graph_id in self._cut.scope if graph_id and value.startswith(graph_id + KEY_SEPARATOR))
+        around = (
+            graph_id for graph_id in self._cut.scope if graph_id and value.startswith(graph_id + index.KEY_SEPARATOR)
+        )
         return value[len(graph_id) + 1 :] if (graph_id := next(around, "")) else value
 
     def _copy_nodes(self) -> None:
@@ -123,7 +126,7 @@ class _PartAssembly:
             self._nodes.append(proto)
             # A node that leaves a body gets a key of the main graph, and so do all in its own bodies.
             for (before, _), (after, _) in zip(
-                walk_graph_nodes([proto], node.graph), walk_graph_nodes([proto], MAIN), strict=True
+                index.walk_graph_nodes([proto], node.graph), index.walk_graph_nodes([proto], index.MAIN), strict=True
             ):
                 self._attributions[after] = self._recorded(before)
 
@@ -192,7 +195,7 @@ class _PartAssembly:
         wanted = {node.graph for node in self._cut.nodes}
         graphs = [self._file.proto.graph]
         for key, node in self._protos.items():
-            graphs += [body for body_id, body in subgraphs_with_ids(node, key) if body_id in wanted]
+            graphs += [body for body_id, body in index.subgraphs_with_ids(node, key) if body_id in wanted]
         return graphs
 
     def _value(self, value: str, name: str = "") -> onnx.ValueInfoProto:
@@ -218,10 +221,10 @@ class _PartAssembly:
 
     def _functions(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.FunctionProto]:
         """Functions that the nodes call, and those that these call in turn, in the order of the file."""
-        known = {function_id(function): function for function in self._file.proto.functions}
+        known = {index.function_id(function): function for function in self._file.proto.functions}
 
         def called(callers: Iterable[onnx.NodeProto]) -> set[str]:
-            return known.keys() & {called_id(node) for outer in callers for node in with_inner(outer)}
+            return known.keys() & {index.called_id(node) for outer in callers for node in with_inner(outer)}
 
         reached = set(backward_slice(called(nodes), lambda name: called(known[name].node)))
         return [function for name, function in known.items() if name in reached]

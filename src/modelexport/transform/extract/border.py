@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from modelexport.graph.algorithms import backward_slice
+from modelexport.graph.constants import integer, integers
 from modelexport.graph.index import SHAPE_READERS, Node
 from modelexport.graph.types import ValueTypes
 from modelexport.record.hierarchy import ModuleCall, common_prefix
@@ -148,10 +149,6 @@ class ConnectingPaths:
         return frozenset(reached).intersection(before) - inside
 
 
-Part = Callable[[str], slice]
-"""By key of a Shape node: the part of the shape that it returns."""
-
-
 @dataclass(frozen=True)
 class ShapeAxis:
     """A size: a number, or that of an axis of a value that the cut is given."""
@@ -188,7 +185,6 @@ class ShapeSubgraphFinder:
 
     nest: NestedGraph
     types: ValueTypes
-    part: Part
 
     @cached_property
     def constants(self) -> frozenset[str]:
@@ -202,7 +198,7 @@ class ShapeSubgraphFinder:
         entering = [value for value in read if value in graph.producers and graph.producers[value].key not in chosen]
         inputs = [value for value in read if value not in graph.producers and value not in graph.initializers]
         given = [value for value in entering if not self._may_come_along(value)]
-        search = _SubgraphSearch(self.nest, self.types, self.part, self.constants, chosen, (*given, *inputs))
+        search = _SubgraphSearch(self.nest, self.types, self.constants, chosen, (*given, *inputs))
         for value in entering:
             if value not in given:
                 search.include(value)
@@ -224,7 +220,6 @@ class _SubgraphSearch:
 
     nest: NestedGraph
     types: ValueTypes
-    part: Part
     constants: frozenset[str]
     inside: frozenset[str]
     given: tuple[str, ...]
@@ -243,9 +238,9 @@ class _SubgraphSearch:
             if maker.key in chain or maker.key in self.inside or maker.key in self.keys:
                 continue
             chain[maker.key] = None
-            if maker.op_type in SHAPE_READERS and all(map(self._is_there, maker.inputs)):
+            if maker.operator in SHAPE_READERS and all(map(self._is_there, maker.inputs)):
                 continue
-            if maker.op_type in SHAPE_READERS and maker.key not in self.constants:
+            if maker.operator in SHAPE_READERS and maker.key not in self.constants:
                 axes = self._axes(maker)
                 if axes is None:
                     return
@@ -264,10 +259,11 @@ class _SubgraphSearch:
     def _axes(self, maker: Node) -> tuple[ShapeAxis, ...] | None:
         """The shape of a value that is not there, from axes of the same name."""
         # `Size` reads shapes too, but it returns one number: that of no axis.
-        dims = self.types.dims(maker.inputs[0]) if maker.op_type == "Shape" else None
+        dims = self.types.dims(maker.inputs[0]) if maker.operator == "Shape" else None
         if dims is None:
             return None
-        wanted = dims[self.part(maker.key)]
+        # https://onnx.ai/onnx/operators/onnx__Shape.html: since opset 15 it may return a part.
+        wanted = dims[integer(maker, "start") : next(iter(integers(maker, "end")), None)]
         axes = [ShapeAxis(size=dim) if isinstance(dim, int) else self._named_axes.get(dim) for dim in wanted]
         return tuple(axis for axis in axes if axis is not None) if None not in axes else None
 

@@ -11,14 +11,14 @@ both sides, a function is shared by modules that were not asked for, branches of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from modelexport.errors import CutImpossible, some_of
 from modelexport.graph.algorithms import UnionFind
 from modelexport.graph.file.reading import ModelFile
-from modelexport.graph.index import Node, walk_nodes
+from modelexport.graph.index import Node
 from modelexport.graph.types import ValueTypes
 from modelexport.record.hierarchy import ROOT, ROOT_NAME, ModuleCall
 from modelexport.record.provenance import Provenance
@@ -57,7 +57,7 @@ class Cutter:
         self.types = ValueTypes(file)
         self._nest = NestedGraph(file.graph)
         self.provenance = provenance
-        self._shape_finder = ShapeSubgraphFinder(self._nest, self.types, _shape_parts(file))
+        self._shape_finder = ShapeSubgraphFinder(self._nest, self.types)
         self._identity = IdentityModules(self._nest, provenance, self.types)
 
     def cut(self, selection: CutSelection) -> Cut:
@@ -206,20 +206,6 @@ class Cutter:
                 break
             chosen = select_calls(hierarchy, (*chosen.calls, *owners))
         return chosen.calls
-
-
-def _shape_parts(file: ModelFile) -> Callable[[str], slice]:
-    """What Shape nodes return of a shape: `start` and `end` are attributes of theirs since opset 15.
-
-    https://onnx.ai/onnx/operators/onnx__Shape.html
-    """
-    protos = dict(walk_nodes(file.proto))
-
-    def part(key: str) -> slice:
-        bounds = {attribute.name: attribute.i for attribute in protos[key].attribute}
-        return slice(bounds.get("start"), bounds.get("end"))
-
-    return part
 
 
 def _describe_identity(call: ModuleCall, result: IdentityResult, reason: str) -> str:

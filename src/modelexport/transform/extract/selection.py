@@ -275,9 +275,9 @@ class Membership:
 
     def _is_fusion(self, node: Node, attribution: Attribution) -> bool:
         descent = descent_of(attribution)
-        if node.op_type in _SAME_TENSOR or (descent is not None and descent.relation is Relation.SHARED):
+        if node.operator in _SAME_TENSOR or (descent is not None and descent.relation is Relation.SHARED):
             return False
-        repeated = any(holder.op_type in _LOOPS for holder in self._nest.graph.enclosing_nodes(node))
+        repeated = any(holder.operator in _LOOPS for holder in self._nest.graph.enclosing_nodes(node))
         if repeated and len({owner.path for owner in attribution.owners}) == 1:
             return False  # all calls of the module, by a node that is there once
         fused = descent is not None and descent.relation is Relation.FUSED

@@ -2,8 +2,8 @@
 
 To add a tool: write a function that takes a `Job` (source, target, option, feeds) and writes the target, in
 `optimizers.py`, in `quantizers.py`, or here if it converts; import the package of the tool inside of the function; add
-a row to `_TOOLS` with its name, what it does, its package and its options. `run-tool`, `quantize`, the measurements and
-`tests/transform/tools/test_every_tool.py` go over this table.
+a row to `_TOOLS` with its name, what it does, its package and its options. `run-tool`, the measurements and
+`tests/transform/tools/test_every_tool.py` go over this table; `quantize` calls `quantizers.py` itself.
 
     int8+ort:all      quantize, then optimize with the option `all`
 """

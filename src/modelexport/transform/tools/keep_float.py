@@ -19,7 +19,7 @@ import onnx
 
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.operators import QDQ_PROPAGATED
-from modelexport.graph.protos import captured, names_read
+from modelexport.graph.protos import captured, names_read, operator_name
 from modelexport.graph.types import ValueTypes
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -142,7 +142,8 @@ class _QuantizedGraph:
         # ONNX Runtime moves a QuantizeLinear up through Reshape, Transpose and the like.
         moving = [reader for reader in reading if reader.op_type != _QUANTIZE]
         return bool(reading) and all(
-            reader.op_type in QDQ_PROPAGATED and self._ends_in_integers(reader, readers) for reader in moving
+            operator_name(reader.op_type, reader.domain) in QDQ_PROPAGATED and self._ends_in_integers(reader, readers)
+            for reader in moving
         )
 
     def _is_quantized(self, node: onnx.NodeProto) -> bool:

@@ -1,0 +1,213 @@
+"""Node names: scopes that exporters write into the names of nodes and values, separated by slashes.
+
+    TorchScript          /encoder/layer.0/fc/MatMul                       -> encoder.layer.0.fc
+    TensorFlow, Keras    StatefulPartitionedCall/model/dense_1/MatMul     -> model.dense_1
+    JAX                  jax2tf_f/Net/Dense_0/einsum/Einsum               -> jax2tf_f.Net.Dense_0.einsum
+    several, fused       model/a/Relu;model/a/BiasAdd                     -> model.a
+    inlined              If_0_then_branch__Inline_0__/stft/Conv           -> stft
+
+The last part is the operator. Values are named after the node that makes them (`/encoder/fc/MatMul_output_0`), and keep
+that name where an optimizer gave the node another one.
+
+TorchScript writes one part for each module call that was open, and a part is the tail of the module's path from its
+last name that is not a number. So a part that repeats the tail of the part before it is a numbered child (`/net/net.0`
+is net.0). The same scope at a later call ends in `_1`: it is a call of the same module if it reads the same weights,
+and another module if it reads others. Names of parameters tell what a scope leaves out (the name of a ModuleDict).
+https://github.com/pytorch/pytorch/blob/main/torch/csrc/jit/passes/onnx/naming.cpp
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from modelexport.attribute.scopes import part_of
+from modelexport.attribute.sources.parameter_names import ParameterUses, dotted_path
+from modelexport.attribute.sources.reading import Reading
+from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node
+from modelexport.record.hierarchy import ROOT, join, lineage_of, parent_path
+from modelexport.record.provenance import Confidence
+
+TORCHSCRIPT = "TorchScript node names"
+SLASHES = "node names"
+_Scope = tuple[str, ...]
+# ONNX's inliner puts the name of the call before the names of a body: https://onnx.ai/onnx/api/inliner.html
+_INLINED = re.compile(r"^[^/]*(__|::)(?=/)")
+_NUMBERED = re.compile(r"(.+)_(\d+)")
+# Of the dataflow between nodes with a scope: how much more often than by chance both ends must lie in one scope.
+_LEAST_COHERENCE = 0.15
+_FEW_EDGES = 8
+
+
+def read_node_names(graph: Graph) -> Reading | None:
+    scopes = _scopes_by_node(graph)
+    named = [scope for several in scopes.values() for scope in several]
+    if not any(named) or not is_coherent(graph, scopes):
+        return None
+    rooted = sum(_INLINED.sub("", name).startswith("/") for node in graph.nodes for name in _names_of(node)[:1])
+    if 2 * rooted > len(scopes):
+        paths: Mapping[_Scope, str | None] = TorchScriptPaths(graph, scopes).paths
+        source = TORCHSCRIPT
+    else:
+        paths = {scope: dotted_path(scope) for scope in set(named)}
+        source = SLASHES
+    owners = {key: dict.fromkeys(paths[scope] for scope in several) for key, several in scopes.items()}
+    nodes = {
+        key: tuple(path for path in several if path is not None)
+        for key, several in owners.items()
+        if None not in several
+    }
+    return Reading(source, Confidence.STRONG, nodes)
+
+
+def _names_of(node: Node) -> list[str]:
+    """Names with a scope: the node's own; if it has none, that of its first output."""
+    output = node.outputs[0].rpartition(KEY_SEPARATOR)[2] if node.outputs else ""
+    text = next((name for name in (node.name, output) if "/" in name), "")
+    return list(filter(None, text.split(";")))
+
+
+def _scopes_by_node(graph: Graph) -> dict[str, tuple[_Scope, ...]]:
+    """By node key. TensorFlow names the body of a loop on its own (`while/mul`): it goes into the loop's scope."""
+    scopes = {node.key: scopes for node in graph.nodes if (scopes := tuple(_scopes_of(node)))}
+    outermost = {scope[:1] for node in graph.members.get(MAIN, ()) for scope in scopes.get(node.key, ())}
+    for node in graph.nodes:
+        owner = graph.body_owner.get(node.graph)
+        if owner in scopes and not any(scope[:1] in outermost for scope in scopes.get(node.key, ())):
+            scopes[node.key] = tuple((*scopes[owner][0], *scope) for scope in scopes.get(node.key, ((),)))
+    return scopes
+
+
+def _scopes_of(node: Node) -> Iterator[_Scope]:
+    for name in _names_of(node):
+        parts = _INLINED.sub("", name).split("/")[:-1]
+        # A name that is inlined or TorchScript's begins with a slash, and so with an empty part.
+        yield tuple(filter(None, parts))
+
+
+def is_coherent(graph: Graph, scopes: Mapping[str, tuple[_Scope, ...]]) -> bool:
+    """False for scopes that the dataflow refutes: nodes of one module are connected, names dealt anew are not.
+
+    Both ends of an edge lie in one scope more often than by chance (modularity), at some depth. Scopes of a single
+    node say nothing about it, and where there are no others, nothing is refuted.
+    https://en.wikipedia.org/wiki/Modularity_(networks)
+    """
+    first = {key: several[0] for key, several in scopes.items()}
+    readers = ((node.key, reader.key) for node in graph.nodes for reader in graph.successors(node))
+    edges = [(first[source], first[reader]) for source, reader in readers if source in first and reader in first]
+    deepest = max(map(len, first.values()))
+    shares = [_modularity(edges, first.values(), depth) for depth in range(1, deepest + 1)]
+    measured = [share for share in shares if share is not None]
+    return not measured or max(measured) >= _LEAST_COHERENCE
+
+
+def _modularity(edges: Iterable[tuple[_Scope, _Scope]], scopes: Iterable[_Scope], depth: int) -> float | None:
+    """0 for scopes at random, 1 where no edge leaves its scope; None if too few edges could stay inside of one."""
+    sizes = Counter(scope[:depth] for scope in scopes)
+    pairs = [(source[:depth], reader[:depth]) for source, reader in edges]
+    pairs = [pair for pair in pairs if sizes[pair[0]] > 1]
+    by_chance = sum(count * count for count in sizes.values()) / sizes.total() ** 2
+    if len(pairs) < _FEW_EDGES or by_chance == 1:
+        return None
+    inside = sum(source == reader for source, reader in pairs) / len(pairs)
+    return (inside - by_chance) / (1 - by_chance)
+
+
+@dataclass(frozen=True)
+class TorchScriptPaths:
+    """The module path of every scope in a graph that TorchScript's exporter named.
+
+    A module that is not called but whose `forward` is run leaves no part, so that one scope may stand for several
+    modules (`/encoder/attention` for encoder.layers.0.attention and encoder.layers.1.attention). Parameters show it.
+    """
+
+    graph: Graph
+    scopes: Mapping[str, tuple[_Scope, ...]]
+
+    @cached_property
+    def paths(self) -> Mapping[_Scope, str | None]:
+        """None for a scope that stands for several modules."""
+        paths: dict[_Scope, str | None] = {(): ROOT}
+        # Outer scopes first, because a path grows from that of the scope around; first calls before later ones.
+        for scope in sorted(self._all_scopes - {()}, key=lambda scope: (len(scope), len(scope[-1]), scope)):
+            shown = self._shown_paths.get(scope, ())
+            paths[scope] = next(iter(shown)) if len(shown) == 1 else None if shown else self._extend(scope, paths)
+        return paths
+
+    @cached_property
+    def _all_scopes(self) -> frozenset[_Scope]:
+        used = {scope for several in self.scopes.values() for scope in several}
+        return frozenset(scope[:depth] for scope in used for depth in range(len(scope) + 1))
+
+    @cached_property
+    def _shown_paths(self) -> Mapping[_Scope, frozenset[str]]:
+        """By scope: the modules that it stands for by the parameters that are read in it, or in scopes inside."""
+        shown: dict[_Scope, set[str]] = {}
+        parameters = ParameterUses(self.graph)
+        for node in self.graph.nodes:
+            for scope in self.scopes.get(node.key, ()) if node.key in parameters.readers else ():
+                read = parameters.readers[node.key]
+                shown.setdefault(scope, set()).update(path for path in read if scope and _fits(scope, path))
+        for scope in sorted(self._all_scopes, key=len, reverse=True):
+            outer = scope[:-1]
+            if outer and shown.get(scope):
+                around = (path for inner in shown[scope] for path in lineage_of(parent_path(inner)))
+                shown.setdefault(outer, set()).update(path for path in around if path and _fits(outer, path))
+        return {scope: frozenset(paths) for scope, paths in shown.items() if paths}
+
+    def _extend(self, scope: _Scope, paths: Mapping[_Scope, str | None]) -> str | None:
+        """The path of a scope that no parameter is read in, from that of the scope around it."""
+        above, part = paths[scope[:-1]], scope[-1]
+        if above is None:
+            return None
+        first_call = (*scope[:-1], _unnumbered(part))
+        if first_call != scope and first_call in paths and self._read_same_weights(scope, first_call):
+            return paths[first_call]
+        if above and part.startswith(f"{part_of(above)}."):
+            return above + part.removeprefix(part_of(above))
+        return join(above, part)
+
+    def _read_same_weights(self, scope: _Scope, other: _Scope) -> bool:
+        own, others = (self._weights_below.get(each, frozenset()) for each in (scope, other))
+        return own == others or not own or not others
+
+    @cached_property
+    def _weights_below(self) -> Mapping[_Scope, frozenset[str]]:
+        """By scope: the initializers that nodes in it, and in scopes inside of it, read."""
+        weights: dict[_Scope, set[str]] = {}
+        for node in self.graph.nodes:
+            read = [self._stored_as(value) for value in node.inputs if self._is_weight(self._stored_as(value))]
+            for scope in self.scopes.get(node.key, ()) if read else ():
+                for depth in range(1, len(scope) + 1):
+                    weights.setdefault(scope[:depth], set()).update(read)
+        return {scope: frozenset(several) for scope, several in weights.items()}
+
+    def _stored_as(self, value: str) -> str:
+        """The initializer that a value is a copy of: each call of a module may read a copy of its own."""
+        while (maker := self.graph.producers.get(value)) is not None and maker.operator == "Identity":
+            value = maker.inputs[0]
+        return value
+
+    def _is_weight(self, value: str) -> bool:
+        tensor = self.graph.initializers.get(value)
+        # Scalars are constants that many modules share.
+        return tensor is not None and bool(tensor.shape)
+
+
+def _unnumbered(part: str) -> str:
+    numbered = _NUMBERED.fullmatch(part)
+    return numbered[1] if numbered else part
+
+
+def _fits(scope: _Scope, path: str) -> bool:
+    """Whether a scope can stand for a module: its parts, of later calls too, are those of modules around it, in order.
+
+    A weight that was stored once for several modules bears the name of another one, whose path does not fit.
+    """
+    parts = iter([part_of(above) for above in lineage_of(path) if above])
+    if not all(any(part in (own, _unnumbered(own)) for part in parts) for own in scope):
+        return False
+    return part_of(path) in (scope[-1], _unnumbered(scope[-1]))
