@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from measure.anyfile.read_exports import PARAMETERS, PLAIN, TASKS, TOOLS, ReadResult
 from measure.anyfile.scoring import Score
+from measure.corpus.rows import EXPORTERS
 from measure.lineage.lineage_page import Target
 from measure.pages import MEASURED, Table, list_versions, percent, percent_of, written_by
 from measure.results import installed_versions
@@ -16,10 +17,10 @@ _Key = TypeVar("_Key", bound=Hashable)
 PAGE = MEASURED / "any-file.md"
 _TEXT = (
     "{written_by}\n\n"
-    "{models} models of the corpus are exported by both exporters. Everything that modelexport wrote is removed from "
-    "the file, which is then what a plain `torch.onnx.export` writes, and the hierarchy is looked for in what is left: "
-    "{files} files with {nodes} nodes. The truth is the record that was removed; after a tool, that record relinked "
-    "to what the tool made.\n\n"
+    "{dynamo} models of the corpus are exported by dynamo and {script} by TorchScript. Everything that modelexport "
+    "wrote is removed from the file, which is then what a plain `torch.onnx.export` writes, and the hierarchy is "
+    "looked for in what is left: {files} files with {nodes} nodes. The truth is the record that was removed; after a "
+    "tool, that record relinked to what the tool made.\n\n"
     "An answer is right if all modules that it names own the node, or if it is the innermost module around all owners "
     "of a node that has several. A module around the true one is `too shallow`: it is not right. Nor is a node that "
     "nothing is known of (`fallback`). `wrong at strong` are answers with `strong` confidence that are not right, too "
@@ -34,9 +35,11 @@ _COLUMNS = ("nodes", "right", "too shallow", "wrong", "fallback", "wrong at stro
 def compose_head(results: Sequence[ReadResult]) -> str:
     read = [result for result in results if not result.refusal]
     score = sum_scores(read)
+    rows = {exporter: {result.row for result in read if result.exporter == exporter} for exporter in EXPORTERS}
     return _TEXT.format(
         written_by=written_by("anyfile", f"with {list_versions(installed_versions('onnxscript', 'onnxslim'))}"),
-        models=len({result.row for result in read}),
+        dynamo=len(rows["dynamo"]),
+        script=len(rows["torchscript"]),
         files=f"{len(read):,}",
         nodes=f"{score.nodes:,}",
         unknown=f"{score.unknown:,}",

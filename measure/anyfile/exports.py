@@ -22,11 +22,7 @@ from pathlib import Path
 
 import onnx
 
-from measure.corpus.models import export_row
 from measure.corpus.rows import MANIFEST
-from measure.corpus.verify_row import first_line
-from measure.lineage.chains import run_chain
-from measure.lineage.scoring import relink_model
 from measure.pages import list_versions
 from measure.results import installed_versions
 from modelexport.errors import ExportFailed
@@ -99,24 +95,34 @@ def _make_once(path: Path, make: Callable[[Path], None]) -> None:
 
 
 def _export(row: str, exporter: str, target: Path) -> None:
+    # torch takes seconds to load, and most exports are there already; so it is with tools below.
+    from measure.corpus.models import export_row
+
     try:
         export_row(row, exporter, target)
     except ExportFailed as error:
-        raise NotMade(first_line(error.message)) from error
+        raise NotMade(_first_line(error.message)) from error
 
 
 def _run_tools(chain: str, before: Path, target: Path) -> None:
+    from measure.lineage.chains import run_chain
+    from measure.lineage.scoring import relink_model
+
     with tempfile.TemporaryDirectory() as scratch:
         try:
             with _silence():
                 made = run_chain(chain, before, Path(scratch), ())
             model = read_whole(made)
         except Exception as error:
-            said = first_line(str(error).replace(f"{scratch}/", "")) or "no message"
+            said = _first_line(str(error).replace(f"{scratch}/", "")) or "no message"
             raise NotMade(f"{type(error).__name__}: {said[:_LONGEST]}") from error
     truth = relink_model(tagged_ancestor(open_tagged(before)), model).record
     sidecar_path(target).write_text(write_document(truth), encoding="utf-8")
     target.write_bytes(model.SerializeToString())
+
+
+def _first_line(message: str) -> str:
+    return message.strip().partition("\n")[0]
 
 
 @contextlib.contextmanager

@@ -210,6 +210,23 @@ MATRIX_PRODUCTS, CONVOLUTIONS = (
     {name: (0, _SECOND_OPERAND.get(name, 1)) for name in having(trait)} for trait in (_T.MATRIX_PRODUCT, _T.CONVOLUTION)
 )
 PRODUCTS = {**MATRIX_PRODUCTS, **CONVOLUTIONS}
+# Operators that add some of their inputs to each other, and which; of a convolution, to what it makes (-1).
+SUMMANDS: Mapping[str, tuple[int, ...]] = {
+    "Add": (0, 1),
+    "QLinearAdd": (0, 3),
+    "SkipLayerNormalization": (0, 1),
+    "SkipSimplifiedLayerNormalization": (0, 1),
+    "SkipGroupNorm": (0, 3),
+    "Conv": (-1, 3),  # in blocked layout
+    "FusedConv": (-1, 3),
+    "NhwcFusedConv": (-1, 3),
+}
+# A norm that adds first may return the sum too: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+SUM_OUTPUT: Mapping[str, int] = {
+    "SkipLayerNormalization": 3,
+    "SkipSimplifiedLayerNormalization": 3,
+    "SkipGroupNorm": 1,
+}
 # Query, key and value are the first inputs of an attention, except where it projects itself.
 ATTENTIONS_THAT_PROJECT = frozenset({(MS, "Attention"), (MS, "QAttention")})
 _CONTENT_INPUTS: Mapping[str, tuple[int, ...]] = {"Where": (1, 2), "ScatterElements": (0, 2), "ScatterND": (0, 2)}

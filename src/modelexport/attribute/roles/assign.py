@@ -3,7 +3,7 @@
 A role says what a node is for (`attention.query`, `mlp.up`, `norm`), from the dataflow around it alone: no names of
 modules, no architectures. To add one: write a function `find_<role>(flow, known) -> {node key: role}` in
 `attention.py`, `blocks.py` or `embedding_and_head.py`, show the graph that it matches in the docstring of the file, and
-call it in `_find_roles` below, before the rules that are less specific. Questions about what a value is made of are
+call it in `find_roles` below, before the rules that are less specific. Questions about what a value is made of are
 answered by `value_origins.py`; a new fact about values is a field of `ValueOrigin`.
 
 A layer is a repeated block of the model, numbered in the order in which the blocks run:
@@ -120,7 +120,7 @@ def assign_roles(graph: Graph, provenance: Provenance) -> Provenance:
     layers = Layers(provenance.hierarchy)
     blocks = {key: layers.block(entry.attribution) for key, entry in provenance.nodes.items()}
     lists = {key: layers.container(block.path) for key, block in blocks.items() if block is not None}
-    roles = _find_roles(trace_flow(graph), lists)
+    roles = find_roles(trace_flow(graph), lists)
     nodes: dict[str, NodeEntry] = {}
     for key, entry in provenance.nodes.items():
         layer = layers.number_of(entry.attribution)
@@ -136,7 +136,7 @@ def assign_roles(graph: Graph, provenance: Provenance) -> Provenance:
     return replace(provenance, nodes=nodes, initializers=weights)
 
 
-def _find_roles(flow: RoleFlow, lists: Mapping[str, str]) -> dict[str, str]:
+def find_roles(flow: RoleFlow, lists: Mapping[str, str]) -> dict[str, str]:
     """The most specific rules come first: each is given the roles that are known already, and leaves them alone.
 
     lists  for nodes inside a repeated block: the path of the list that holds the block

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from onnx import TensorProto
+
 from modelexport.graph import operators
 from modelexport.graph.constants import integer, is_single, vanishes
 from modelexport.graph.index import FLOATS, Graph, Node
@@ -23,6 +25,9 @@ from modelexport.graph.index import FLOATS, Graph, Node
 _MOST_SOURCES = 6
 CROWD = frozenset({""})
 _TABLE_RANK = 2  # rows by channels
+# Weights are floats, or what floats were quantized to; other integers are indices and shapes.
+_LEARNED = FLOATS | set(map(TensorProto.DataType.Value, ["INT8", "UINT8", "INT4", "UINT4"]))
+_LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,7 @@ class _OriginTracer:
         for name in self.inputs:
             self.origins[name] = ValueOrigin(content=True, sources=frozenset({name}), root=name)
         for name, tensor in graph.initializers.items():
-            learned = len(tensor.shape) >= _TABLE_RANK and tensor.dtype in FLOATS
+            learned = len(tensor.shape) >= _TABLE_RANK and tensor.dtype in _LEARNED
             masking = learned and vanishes(graph, name)
             self.origins[name] = ValueOrigin(weight=name, learned=learned and not masking, masking=masking)
 
@@ -183,14 +188,14 @@ class _OriginTracer:
         return bool(origin.weight) or (origin.learned and not computed)
 
     def _reads_table(self, node: Node) -> bool:
-        if node.operator != "Gather" or integer(node, "axis"):
+        if node.operator not in _LOOKUPS or integer(node, "axis" if node.operator == "Gather" else "gather_axis"):
             return False
         tensor = self.graph.initializers.get(self.origin(node.inputs[0]).weight)
         # Rows picked by a constant are a cut of the table, unless they are many: then it is read by position.
         indices = self.origin(node.inputs[1]).weight
         shape = self._shape(indices)
         many = not indices or len(shape) > 1 or next(iter(shape), 0) > 1
-        is_table = tensor is not None and len(tensor.shape) == _TABLE_RANK and tensor.dtype in FLOATS
+        is_table = tensor is not None and len(tensor.shape) == _TABLE_RANK and tensor.dtype in _LEARNED
         return is_table and many and not is_single(self.graph, node.inputs[1])
 
     def _shape(self, initializer: str) -> tuple[int, ...]:

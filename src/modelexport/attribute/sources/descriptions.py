@@ -5,7 +5,7 @@
     LayerNormalization                            LayerNorm-like; taken apart into its arithmetic: Norm-like
     more than three kinds of work                 nothing: it would describe no module but this one
 
-Only what a module's own nodes do is described; constants, shapes and moving data around are no work.
+Only modules without modules inside are described; constants, shapes and moving data around are no work.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ def describe_classes(graph: Graph, provenance: Provenance) -> Provenance:
         if kind and node.key in graph.computed:
             for owner in entry.attribution.owners:
                 kinds.setdefault(owner.path, {})[kind] = None
-    modules = [_describe(module, kinds) for module in provenance.hierarchy.modules.values()]
-    return replace(provenance, hierarchy=Hierarchy.of(modules, provenance.hierarchy.calls))
+    tree = provenance.hierarchy
+    leaves = {path: works for path, works in kinds.items() if not tree.children(path)}
+    modules = [_describe(module, leaves) for module in tree.modules.values()]
+    return replace(provenance, hierarchy=Hierarchy.of(modules, tree.calls))
 
 
 def _describe(module: Module, kinds: Mapping[str, Mapping[str, None]]) -> Module:

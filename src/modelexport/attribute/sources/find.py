@@ -10,7 +10,7 @@ its names (`layers.0`) are its own and would stand beside those of the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from onnx import TensorProto
@@ -74,10 +74,21 @@ def find_hierarchy(graph: Graph) -> Provenance:
         nodes.setdefault(node.key, [inferred.get(node.key, fallback)])
     for name in graph.initializers:
         initializers.setdefault(name, [read_by.get(name, fallback)])
-    origin = Origin(FILE, ", ".join(dict.fromkeys(reading.source for reading in readings)), graph.fingerprint)
+    origin = Origin(FILE, ", ".join(_deciding_sources(readings)), graph.fingerprint)
     provenance = build_provenance(graph, hierarchy, nodes, initializers, origin)
     provenance = replace(provenance, hierarchy=_add_parameters(graph, provenance), edges=edges_of(graph))
     return describe_classes(graph, assign_roles(graph, provenance))
+
+
+def _deciding_sources(readings: Sequence[Reading]) -> Iterable[str]:
+    """The sources that say something which no stronger one says."""
+    known: set[str] = set()
+    deciding: dict[str, None] = {}
+    for reading in readings:
+        if not known.issuperset(reading.nodes):
+            deciding[reading.source] = None
+        known.update(reading.nodes)
+    return deciding
 
 
 def _claims(readings: Sequence[Reading]) -> tuple[dict[str, list[Claim]], dict[str, list[Claim]]]:
@@ -87,7 +98,7 @@ def _claims(readings: Sequence[Reading]) -> tuple[dict[str, list[Claim]], dict[s
     for reading in readings:
         for claims, said in ((nodes, reading.nodes), (initializers, reading.initializers)):
             for key, paths in said.items():
-                evidence = Evidence(reading.kind, reading.source)
+                evidence = Evidence(reading.kind, reading.source, reading.detail)
                 # A weaker source that contradicts is kept, and does not weaken what a stronger one says.
                 confidence = min(reading.confidence, Confidence.INFERRED) if key in claims else reading.confidence
                 owners = tuple(map(ModuleCall, paths))
@@ -118,10 +129,23 @@ def _build_hierarchy(graph: Graph, readings: Sequence[Reading]) -> Hierarchy:
 
     modules = [
         _make_module(path, classes.get(path, ""), container=bool(children.get(path)) and is_list(path))
-        for path in every
+        for path in _walk_tree(children)
     ]
     lists = {module.path for module in modules if module.container}
     return Hierarchy.of(modules, _calls(every, lists))
+
+
+def _walk_tree(children: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Every path after the one around it; modules of a list by their numbers, others in the order of execution."""
+    waiting = [ROOT]
+    while waiting:
+        path = waiting.pop()
+        yield path
+        inside = children.get(path, ())
+        names = {child: child.rpartition(".")[2] for child in inside}
+        if all(name.isdecimal() for name in names.values()):
+            inside = sorted(inside, key=lambda child: int(names[child]))
+        waiting += reversed(inside)
 
 
 def _calls(paths: Iterable[str], lists: set[str]) -> Iterator[CallSite]:

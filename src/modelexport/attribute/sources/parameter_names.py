@@ -28,8 +28,6 @@ from modelexport.record.hierarchy import parent_path
 from modelexport.record.provenance import Confidence, EvidenceKind
 
 PARAMETERS = "parameter names"
-SHARED_PARAMETERS = "names of shared parameters"
-BIASES = "names of biases"
 # Dotted, and with a word at its end: attributes of modules have names, only lists are numbered.
 _PARAMETER = re.compile(r"(\w+\.)+[A-Za-z_]\w*")
 # How TensorFlow's graph reads a variable: scopes, the operator that uses it, the read.
@@ -119,11 +117,12 @@ def read_parameter_names(graph: Graph) -> Iterator[Reading]:
     if not uses.modules:
         return
     nodes = {key: paths for key, paths in uses.readers.items() if key in certain}
-    yield Reading(PARAMETERS, Confidence.STRONG, nodes, holders, kind=EvidenceKind.PARAMETER)
     shared = {key: paths for key, paths in uses.readers.items() if key not in certain}
-    yield Reading(SHARED_PARAMETERS, Confidence.INFERRED, shared, kind=EvidenceKind.PARAMETER)
     products = dict(_products_of_biases(uses, certain))
-    yield Reading(BIASES, Confidence.INFERRED, products, kind=EvidenceKind.PARAMETER)
+    kind = EvidenceKind.PARAMETER
+    yield Reading(PARAMETERS, Confidence.STRONG, nodes, holders, kind=kind)
+    yield Reading(PARAMETERS, Confidence.INFERRED, shared, kind=kind, detail="shared")
+    yield Reading(PARAMETERS, Confidence.INFERRED, products, kind=kind, detail="of its bias")
 
 
 def _products_of_biases(uses: ParameterUses, certain: set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:

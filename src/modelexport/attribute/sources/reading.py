@@ -27,6 +27,7 @@ class Reading:
     initializers  by name: the paths of the modules that hold it
     classes       by path: the qualified name of the class, where the source has it
     kind          of the evidence: a scope that an exporter wrote, a parameter's name, or dataflow
+    detail        of the evidence, where a source has several ways to know
     """
 
     source: str
@@ -35,3 +36,4 @@ class Reading:
     initializers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     classes: Mapping[str, str] = field(default_factory=dict)
     kind: EvidenceKind = EvidenceKind.SCOPE
+    detail: str = ""
