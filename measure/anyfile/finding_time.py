@@ -91,7 +91,7 @@ def _compose_cells(timing: Timing) -> tuple[str, ...]:
 
 def time_finding(names: str, size: int) -> Timing:
     """Both times, in turn, so that a machine that slows down slows down both."""
-    model = NAMINGS[names](layers_model(-(-size // NODES_OF_LAYER)))
+    model = NAMINGS[names](make_layers(size))
     finding = analyzing = math.inf
     with tempfile.TemporaryDirectory() as folder:
         plain, tagged = Path(folder) / "plain.onnx", Path(folder) / "tagged.onnx"
@@ -113,24 +113,35 @@ def _time_work(work: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
+def make_layers(size: int) -> onnx.ModelProto:
+    """So many nodes, or a few more. The output has a name that says nothing, as a user would give it."""
+    model = layers_model(-(-size // NODES_OF_LAYER))
+    rename_graph(model.graph, {model.graph.output[0].name: "output"})
+    return model
+
+
 def name_by_torchscript(model: onnx.ModelProto) -> onnx.ModelProto:
     """Nodes and values have scopes; matrices, which that exporter transposes, have lost their names."""
     named = onnx.ModelProto()
     named.CopyFrom(model)
-    values = {value: f"/layers.{value}_output_0" for node in named.graph.node for value in node.output}
-    values[named.graph.output[0].name] = "output"
+    for index, node in enumerate(named.graph.node):
+        scope = node.output[0].split("/")[1:-1]  # of `12/query/MatMul`, `12/scores`, `output`
+        node.name = "/".join(["", f"layers.{index // NODES_OF_LAYER}", *scope, node.op_type])
+    values = {value: f"/layers.{value}_output_0" for node in named.graph.node for value in node.output if "/" in value}
     matrices = [tensor.name for tensor in named.graph.initializer if tensor.name.endswith(".weight")]
-    values |= {name: f"onnx::MatMul_{number}" for number, name in enumerate(matrices)}
-    for node in named.graph.node:
-        # `12/query/MatMul`, `12/scores`
-        scope = node.output[0].split("/")[:-1]
-        node.name = f"/layers.{'/'.join(scope)}/{node.op_type}"
-        node.input[:] = [values.get(name, name) for name in node.input]
-        node.output[:] = [values[name] for name in node.output]
-    for tensor in named.graph.initializer:
-        tensor.name = values.get(tensor.name, tensor.name)
-    named.graph.output[0].name = "output"
+    rename_graph(named.graph, values | {name: f"onnx::MatMul_{place}" for place, name in enumerate(matrices)})
     return named
+
+
+def rename_graph(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Values of a graph without bodies, wherever they are made, read or stored."""
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    for value in graph.output:
+        value.name = names.get(value.name, value.name)
+    for tensor in graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
 
 
 def _keep_parameters(model: onnx.ModelProto) -> onnx.ModelProto:
