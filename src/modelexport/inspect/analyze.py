@@ -115,11 +115,28 @@ class Tally:
 
 
 @dataclass(frozen=True)
+class ClassTally:
+    """Of how many modules the class is known, described by what the nodes do, or unknown. Lists run nothing."""
+
+    known: int
+    described: int
+    unknown: int
+
+    @classmethod
+    def of(cls, modules: Iterable[Module]) -> ClassTally:
+        counted = [module for module in modules if module.is_class_known or not module.container]
+        known = sum(module.is_class_known for module in counted)
+        described = sum(bool(module.class_name) for module in counted) - known
+        return cls(known, described, len(counted) - known - described)
+
+
+@dataclass(frozen=True)
 class Coverage:
-    """How many nodes and initializers are known how well."""
+    """How many nodes and initializers are known how well, and how many classes."""
 
     nodes: Tally
     initializers: Tally
+    classes: ClassTally
 
 
 @dataclass(frozen=True)
@@ -177,6 +194,7 @@ def analyze_file(file: TaggedFile, filter_tag: str | None = None) -> Analysis:
         coverage=Coverage(
             nodes=Tally.of(entry.attribution for entry in shown.nodes.values()),
             initializers=Tally.of(shown.initializers.values()),
+            classes=ClassTally.of(shown.hierarchy.modules.values()),
         ),
         unowned=tuple(_unowned(record, owned, filter_tag or "")),
         roles=tuple(_roles(nodes)),

@@ -18,7 +18,17 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from modelexport.inspect.analyze import Analysis, Coverage, FileFacts, ModuleFacts, NodeFacts, RoleFacts, Tally, Unowned
+from modelexport.inspect.analyze import (
+    Analysis,
+    ClassTally,
+    Coverage,
+    FileFacts,
+    ModuleFacts,
+    NodeFacts,
+    RoleFacts,
+    Tally,
+    Unowned,
+)
 from modelexport.inspect.compare import Comparison, CountPair, Dispute, ModuleDifference, Score, Scores
 from modelexport.inspect.query.answer import Answer
 from modelexport.inspect.validate import Finding, Validation
@@ -174,7 +184,8 @@ _READING_TABLES: Tables = {
         "nodes_total=total.nodes parameters_total=total.parameters",
         "bytes_total=total.bytes op_types_total=total.op_types",
     ),
-    Coverage: fields("nodes initializers"),
+    Coverage: fields("nodes initializers classes"),
+    ClassTally: fields("known described unknown"),
     Tally: fields(
         "total",
         computed("by_confidence", lambda tally: _shares(tally, tally.by_confidence)),

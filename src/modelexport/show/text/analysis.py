@@ -136,6 +136,10 @@ def _coverage(analysis: Analysis) -> Iterator[RenderableType]:
         if count:
             evidence.add_row(kind.value, *_amount(nodes, count))
     yield evidence
+    classes = analysis.coverage.classes
+    if classes.described or classes.unknown:
+        counts = f"{classes.known} known, {classes.described} described, {classes.unknown} unknown"
+        yield from (Text(), plain(f"Classes of modules: {counts}."))
 
 
 def _amount(tally: Tally, count: int) -> tuple[str, str]:

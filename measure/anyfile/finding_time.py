@@ -1,0 +1,157 @@
+"""Time: how long it takes to find a hierarchy, against `analyze` on the tagged file of the same graph.
+
+The graph is that of transformer layers written down by hand, named as three kinds of exporters name it:
+
+    node names        /layers.0/query/MatMul reads onnx::MatMul_0      TorchScript
+    parameter names   no names but layers.0.query.weight               many exporters, after an optimizer
+    no names          v17 reads v3                                     structure is all there is
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import onnx
+
+import modelexport as mx
+from measure.anyfile.plain_files import keep_parameter_names
+from measure.bench.synthetic_models import NODES_OF_LAYER, layers_model
+from measure.catalogue import Options
+from measure.pages import Table
+from modelexport.attribute.sources.find import find_hierarchy
+from modelexport.graph.index import index_model
+
+SIZES = (3_500, 14_000)
+LARGEST_RATIO = 1.0
+LARGEST_GROWTH = 5.0
+_ROUNDS = 3
+_TEXT = (
+    "Processor time, the best of {rounds} rounds in one process. `finding` is what a file without a record takes more: "
+    "reading the graph's names and structure, judging every node, roles, descriptions. `analyze` is that of the file "
+    "that `attach` writes of the same graph: reading, unpacking the record, counting. The limit is {ratio:.0f} times "
+    "the time of `analyze` at {nodes:,} nodes; and {growth:.0f} times the time of finding at {fewer:,} nodes, where "
+    "linear would be {linear:.1f} times."
+)
+_COLUMNS = ("names", "nodes", "modules are read from", "finding", "`analyze`", "ratio", "growth", "holds")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One graph. `finding` and `analyzing` are in seconds."""
+
+    names: str
+    nodes: int
+    source: str
+    finding: float
+    analyzing: float
+
+    @property
+    def ratio(self) -> float:
+        return self.finding / self.analyzing
+
+
+def measure_finding_time(options: Options) -> Table:  # noqa: ARG001 - every section takes them
+    return compose_table([[time_finding(names, size) for size in SIZES] for names in NAMINGS])
+
+
+def compose_table(timings: list[list[Timing]]) -> Table:
+    """
+    timings  of each naming, the smaller graph first
+    """
+    rows: list[tuple[str, ...]] = []
+    kept: list[bool] = []
+    for small, large in timings:
+        growth = large.finding / small.finding
+        holds = large.ratio <= LARGEST_RATIO and growth <= LARGEST_GROWTH
+        rows += [(*_compose_cells(small), "", ""), (*_compose_cells(large), f"{growth:.1f}", "yes" if holds else "no")]
+        kept.append(holds)
+    small, large = timings[0]
+    text = _TEXT.format(
+        rounds=_ROUNDS,
+        ratio=LARGEST_RATIO,
+        growth=LARGEST_GROWTH,
+        nodes=large.nodes,
+        fewer=small.nodes,
+        linear=large.nodes / small.nodes,
+    )
+    return Table("Time to find a hierarchy", text, _COLUMNS, tuple(rows), all(kept))
+
+
+def _compose_cells(timing: Timing) -> tuple[str, ...]:
+    times = (f"{seconds:.2f} s" for seconds in (timing.finding, timing.analyzing))
+    return (timing.names, f"{timing.nodes:,}", timing.source or "nothing", *times, f"{timing.ratio:.2f}")
+
+
+def time_finding(names: str, size: int) -> Timing:
+    """Both times, in turn, so that a machine that slows down slows down both."""
+    model = NAMINGS[names](make_layers(size))
+    finding = analyzing = math.inf
+    with tempfile.TemporaryDirectory() as folder:
+        plain, tagged = Path(folder) / "plain.onnx", Path(folder) / "tagged.onnx"
+        plain.write_bytes(model.SerializeToString())
+        mx.attach(plain, None, tagged)
+        for _ in range(_ROUNDS):
+            # An index keeps what was computed of it: each round has its own.
+            graph = index_model(model)
+            finding = min(finding, _time_work(lambda graph=graph: find_hierarchy(graph)))  # type: ignore[misc]
+            analyzing = min(analyzing, _time_work(lambda: mx.analyze(tagged)))
+        source = mx.load(tagged).origin.exporter
+    return Timing(names, len(model.graph.node), source, finding, analyzing)
+
+
+def _time_work(work: Callable[[], object]) -> float:
+    gc.collect()
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def make_layers(size: int) -> onnx.ModelProto:
+    """So many nodes, or a few more. The output has a name that says nothing, as a user would give it."""
+    model = layers_model(-(-size // NODES_OF_LAYER))
+    rename_graph(model.graph, {model.graph.output[0].name: "output"})
+    return model
+
+
+def name_by_torchscript(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Nodes and values have scopes; matrices, which that exporter transposes, have lost their names."""
+    named = onnx.ModelProto()
+    named.CopyFrom(model)
+    for index, node in enumerate(named.graph.node):
+        scope = node.output[0].split("/")[1:-1]  # of `12/query/MatMul`, `12/scores`, `output`
+        node.name = "/".join(["", f"layers.{index // NODES_OF_LAYER}", *scope, node.op_type])
+    values = {value: f"/layers.{value}_output_0" for node in named.graph.node for value in node.output if "/" in value}
+    matrices = [tensor.name for tensor in named.graph.initializer if tensor.name.endswith(".weight")]
+    rename_graph(named.graph, values | {name: f"onnx::MatMul_{place}" for place, name in enumerate(matrices)})
+    return named
+
+
+def rename_graph(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Values of a graph without bodies, wherever they are made, read or stored."""
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    for value in graph.output:
+        value.name = names.get(value.name, value.name)
+    for tensor in graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+
+
+def _keep_parameters(model: onnx.ModelProto) -> onnx.ModelProto:
+    return keep_parameter_names(model, [tensor.name for tensor in model.graph.initializer])
+
+
+NAMINGS: Mapping[str, Callable[[onnx.ModelProto], onnx.ModelProto]] = MappingProxyType(
+    {
+        "node names": name_by_torchscript,
+        "parameter names": _keep_parameters,
+        "no names": lambda model: keep_parameter_names(model, ()),
+    }
+)
