@@ -31,6 +31,7 @@ _FOREIGN = "foreign"
 # its figures are what they should be.
 SECTIONS: tuple[Section, ...] = (
     Section(_FOREIGN, "every verb on files of others", "measure.anyfile.foreign:measure_foreign"),
+    Section("structure", "layers of networks without names", "measure.anyfile.structure:measure_structure"),
     Section("finding_time", "time to find a hierarchy", "measure.anyfile.finding_time:measure_finding_time"),
 )
 
