@@ -27,8 +27,8 @@ _TEXT = (
     "{done:,} of {runs:,} runs ended with 0 or 1, {refused:,} with 2 and a reason, which is listed below. Anything "
     "else is a defect ({defects}). The limit is none, on at least {fewest} files by {exporters_wanted} exporters.\n\n"
     "`classes` are those of modules that do more than hold others: known from the file / described by what their nodes "
-    "do / unknown. `strong`, `inferred` and `fallback` are percent of nodes; of `fallback` ones nothing is known. Those "
-    "`at the root` are inferred ones that no module inside of the model is known to have."
+    "do / unknown. `strong`, `inferred` and `fallback` are percent of nodes; of `fallback` ones nothing is known. "
+    "Those `at the root` are inferred ones that no module inside of the model is known to have."
 )
 _COLUMNS = (
     *("file", "exporter", "nodes", "modules are read from", "modules", "layers", "classes"),
