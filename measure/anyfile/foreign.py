@@ -27,11 +27,12 @@ _TEXT = (
     "{done:,} of {runs:,} runs ended with 0 or 1, {refused:,} with 2 and a reason, which is listed below. Anything "
     "else is a defect ({defects}). The limit is none, on at least {fewest} files by {exporters_wanted} exporters.\n\n"
     "`classes` are those of modules that do more than hold others: known from the file / described by what their nodes "
-    "do / unknown. `strong`, `inferred` and `fallback` are percent of nodes; of `fallback` ones nothing is known."
+    "do / unknown. `strong`, `inferred` and `fallback` are percent of nodes; of `fallback` ones nothing is known. "
+    "Those `at the root` are inferred ones that no module inside of the model is known to have."
 )
 _COLUMNS = (
     *("file", "exporter", "nodes", "modules are read from", "modules", "layers", "classes"),
-    *("strong", "inferred", "fallback", "verbs", "page", "profile"),
+    *("strong", "inferred", "at the root", "fallback", "verbs", "page", "profile"),
 )
 
 
@@ -115,14 +116,15 @@ def _compose_row(file: ForeignFile, results: Sequence[VerbResult]) -> tuple[str,
 
 def _compose_findings(findings: Findings | None) -> tuple[str, ...]:
     if findings is None:
-        return ("–",) * 8
+        return ("–",) * 9
+    levels = (findings.strong, findings.inferred, findings.at_root, findings.fallback)
     return (
         f"{findings.nodes:,}",
         findings.source or "nothing",
         f"{findings.modules:,}",
         f"{findings.layers:,}",
         f"{findings.known} / {findings.described} / {findings.unknown}",
-        *(percent_of(count, findings.nodes) for count in (findings.strong, findings.inferred, findings.fallback)),
+        *(percent_of(count, findings.nodes) for count in levels),
     )
 
 

@@ -29,7 +29,7 @@ from modelexport.api.opening import open_file
 from modelexport.cli.main import modelexport, run_guarded
 from modelexport.errors import ModelExportError
 from modelexport.graph.file.tagged_file import TaggedFile
-from modelexport.record.hierarchy import Module, lineage_of
+from modelexport.record.hierarchy import ROOT, Module, lineage_of
 from modelexport.record.provenance import Confidence
 
 READ = "analyze"
@@ -41,17 +41,17 @@ VERBS = {
     "query": "query {file} {query} --format json -o {made}/answer.json",
     "validate": "validate {file}",
     "cost": "cost {file} --format json -o {made}/cost.json",
-    PROFILE: "profile {file} --runs 1 --warmup 0 --format json -o {made}/profile.json",
+    PROFILE: "profile {file} {inputs} --runs 1 --warmup 0 --format json -o {made}/profile.json",
     PAGE: "view {file} -o {made}/page.html",
     "attach": "attach {file} -o {made}/tagged.onnx",
     "extract": "extract {file} {part} -o {made}/part.onnx",
     "select": "select {file} {query} --for ort-exclude -o {made}/exclude.json --named {made}/named.onnx",
-    "quantize": "quantize {file} {exclude} -o {made}/int8.onnx",
+    "quantize": "quantize {file} {exclude} {inputs} -o {made}/int8.onnx",
     "convert:graphml": "convert {file} --to graphml -o {made}/file.graphml",
     "convert:model-explorer": "convert {file} --to model-explorer -o {made}/explorer.json",
     "fold": "fold {file} -o {made}/folded.onnx",
     "flatten": "flatten {folded} -o {made}/flat.onnx",
-    "run-tool": "run-tool {file} --tool ort:extended -o {made}/tool.onnx",
+    "run-tool": "run-tool {file} {inputs} --tool ort:extended -o {made}/tool.onnx",
     "strip": "strip {tagged} -o {made}/stripped.onnx",
     "relink": "relink {file} {stripped} -o {made}/relinked.onnx",
     "diff:itself": "diff {file} {file}",
@@ -77,6 +77,7 @@ class Findings:
     modules  without the root
     layers   numbers of layers that nodes have
     classes of modules that do more than hold others: `known` by the file, `described` by what they do, `unknown`
+    at_root  nodes that are the root's own by inference: no module inside of it is known to have them
     """
 
     source: str
@@ -89,6 +90,7 @@ class Findings:
     strong: int
     inferred: int
     fallback: int
+    at_root: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,10 +129,11 @@ class VerbResult:
 
 @dataclass(frozen=True)
 class Subject:
-    """One file, the folder where verbs write, and what they are asked about."""
+    """One file, the folder where verbs write, the shapes to run it with, and what verbs are asked about."""
 
     path: Path
     made: Path
+    inputs: tuple[str, ...] = ()
 
     @cached_property
     def file(self) -> TaggedFile | None:
@@ -161,6 +164,7 @@ class Subject:
             "part": (self.part or "(model)",),
             "query": (query,),
             "exclude": ("--exclude", query) if self.part else (),
+            "inputs": tuple(word for shape in self.inputs for word in ("--input", shape)),
             **{word: (str(self._first_made(names)),) for word, names in _MADE.items()},
         }
 
@@ -174,7 +178,7 @@ def perform(job: Job, folder: TaskFolder) -> None:
     logging.disable(logging.CRITICAL)
     (name,) = job.subject
     file = next(file for file in read_manifest() if file.id == name)
-    subject = Subject(cached_path(file, find_cache()), folder.path / "made")
+    subject = Subject(cached_path(file, find_cache()), folder.path / "made", file.inputs)
     subject.made.mkdir(exist_ok=True)
     for task in job.tasks:
         # ONNX Runtime may bring the process down.
@@ -238,6 +242,12 @@ def count_findings(file: TaggedFile) -> Findings:
         strong=levels[Confidence.STRONG] + levels[Confidence.EXACT],
         inferred=levels[Confidence.INFERRED],
         fallback=levels[Confidence.FALLBACK] + levels[Confidence.NONE],
+        at_root=sum(
+            attribution.confidence is Confidence.INFERRED
+            and attribution.ancestor is not None
+            and attribution.ancestor.path == ROOT
+            for attribution in attributions
+        ),
     )
 
 

@@ -17,7 +17,9 @@ from measure.workers import Job
 
 from measure.anyfile import anyfile_run, foreign
 
-FINDINGS = Findings("node names", 200, 20, 4, known=1, described=2, unknown=17, strong=100, inferred=99, fallback=1)
+FINDINGS = Findings(
+    "node names", 200, 20, 4, known=1, described=2, unknown=17, strong=100, inferred=99, fallback=1, at_root=9
+)
 FILES = read_manifest()
 
 
@@ -36,7 +38,7 @@ def test_a_row_says_what_was_found() -> None:
     row = table_of().rows[0]
     assert row[:2] == (FILES[0].id, FILES[0].exporter)
     assert row[2:7] == ("200", "node names", "20", "4", "1 / 2 / 17")
-    assert row[7:] == ("50.0", "49.5", "0.5", f"{len(VERBS)} of {len(VERBS)}", "yes", "yes")
+    assert row[7:] == ("50.0", "49.5", "4.5", "0.5", f"{len(VERBS)} of {len(VERBS)}", "yes", "yes")
 
 
 def test_a_refusal_with_a_reason_is_listed_and_holds() -> None:
@@ -67,7 +69,7 @@ def test_the_order_is_that_of_the_manifest() -> None:
 
 def test_a_file_that_cannot_be_had_is_a_row_without_figures() -> None:
     table = compose_table([Fetched(FILES[0], problem="no such package")], {})
-    assert table.rows[0][2:] == ("–",) * 9 + ("no", "no")
+    assert table.rows[0][2:] == ("–",) * 10 + ("no", "no")
     assert table.notes == (f"{FILES[0].id} could not be had: no such package",)
     assert not table.holds
 

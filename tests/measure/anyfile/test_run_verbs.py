@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -52,6 +53,14 @@ def test_a_file_without_modules_is_asked_as_a_whole(subject: Subject) -> None:
     onnx.save(nameless, subject.path)
     assert fill_command("extract {part}", subject) == ["extract", "(model)"]
     assert fill_command("quantize {exclude} {query}", subject) == ["quantize", "op=*"]
+
+
+def test_shapes_are_given_to_verbs_that_run_the_file(subject: Subject) -> None:
+    shaped = replace(subject, inputs=("x=1,8",))
+    running = [task for task, command in VERBS.items() if fill_command(command, shaped).count("x=1,8")]
+    assert running == ["profile", "quantize", "run-tool"]
+    assert fill_command("profile {inputs}", shaped) == ["profile", "--input", "x=1,8"]
+    assert fill_command("profile {inputs}", subject) == ["profile"]
 
 
 def test_a_verb_reads_what_an_earlier_one_wrote(subject: Subject) -> None:
