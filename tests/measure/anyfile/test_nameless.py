@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from measure.anyfile.nameless import old_key, remove_names
 from tests.support.building import body, model, node
 
-from measure.anyfile.nameless import old_key, remove_names
 from modelexport.graph.index import index_model
 
 
