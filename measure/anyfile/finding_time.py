@@ -13,8 +13,9 @@ import gc
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -31,7 +32,7 @@ from modelexport.graph.index import index_model
 SIZES = (3_500, 14_000)
 LARGEST_RATIO = 1.0
 LARGEST_GROWTH = 5.0
-_ROUNDS = 3
+_ROUNDS = 5
 _TEXT = (
     "Processor time, the best of {rounds} rounds in one process. `finding` is what a file without a record takes more: "
     "reading the graph's names and structure, judging every node, roles, descriptions. `analyze` is that of the file "
@@ -58,7 +59,7 @@ class Timing:
 
 
 def measure_finding_time(options: Options) -> Table:  # noqa: ARG001 - every section takes them
-    return compose_table([[time_finding(names, size) for size in SIZES] for names in NAMINGS])
+    return compose_table([time_finding(names, SIZES) for names in NAMINGS])
 
 
 def compose_table(timings: list[list[Timing]]) -> Table:
@@ -89,21 +90,28 @@ def _compose_cells(timing: Timing) -> tuple[str, ...]:
     return (timing.names, f"{timing.nodes:,}", timing.source or "nothing", *times, f"{timing.ratio:.2f}")
 
 
-def time_finding(names: str, size: int) -> Timing:
-    """Both times, in turn, so that a machine that slows down slows down both."""
-    model = NAMINGS[names](make_layers(size))
-    finding = analyzing = math.inf
+def time_finding(names: str, sizes: Sequence[int]) -> list[Timing]:
+    """Both times of graphs of these sizes, all in turn, so that a machine that slows down slows down all of them."""
+    models = [NAMINGS[names](make_layers(size)) for size in sizes]
+    finding, analyzing = [math.inf] * len(models), [math.inf] * len(models)
     with tempfile.TemporaryDirectory() as folder:
-        plain, tagged = Path(folder) / "plain.onnx", Path(folder) / "tagged.onnx"
-        plain.write_bytes(model.SerializeToString())
-        mx.attach(plain, None, tagged)
-        for _ in range(_ROUNDS):
+        tagged = [_write_tagged(model, Path(folder) / str(place)) for place, model in enumerate(models)]
+        for place in list(range(len(models))) * _ROUNDS:
             # An index keeps what was computed of it: each round has its own.
-            graph = index_model(model)
-            finding = min(finding, _time_work(lambda graph=graph: find_hierarchy(graph)))  # type: ignore[misc]
-            analyzing = min(analyzing, _time_work(lambda: mx.analyze(tagged)))
-        source = mx.load(tagged).origin.exporter
-    return Timing(names, len(model.graph.node), source, finding, analyzing)
+            find = partial(find_hierarchy, index_model(models[place]))
+            finding[place] = min(finding[place], _time_work(find))
+            analyzing[place] = min(analyzing[place], _time_work(partial(mx.analyze, tagged[place])))
+        sources = [mx.load(path).origin.exporter for path in tagged]
+    sizes = [len(model.graph.node) for model in models]
+    return [Timing(names, *measured) for measured in zip(sizes, sources, finding, analyzing, strict=True)]
+
+
+def _write_tagged(model: onnx.ModelProto, folder: Path) -> Path:
+    plain, tagged = folder / "plain.onnx", folder / "tagged.onnx"
+    folder.mkdir()
+    plain.write_bytes(model.SerializeToString())
+    mx.attach(plain, None, tagged)
+    return tagged
 
 
 def _time_work(work: Callable[[], object]) -> float:
