@@ -84,10 +84,11 @@ def find_hierarchy(graph: Graph) -> Provenance:
 
 
 def _share_named(graph: Graph, readings: Sequence[Reading]) -> float:
-    """Of the nodes that compute with data, how many a source speaks of."""
+    """How much is named: of the nodes that compute with data, or of the weights, whichever share is larger."""
     computing = graph.computed & graph.by_key.keys()
-    named = {key for reading in readings for key in reading.nodes if key in computing}
-    return len(named) / len(computing) if computing else 1.0
+    weights = {name for name, tensor in graph.initializers.items() if tensor.shape}
+    named = {key for reading in readings for key in (*reading.nodes, *reading.initializers)}
+    return max((len(whole & named) / len(whole) for whole in (computing, weights) if whole), default=1.0)
 
 
 def _deciding_sources(readings: Sequence[Reading]) -> Iterable[str]:
