@@ -134,9 +134,9 @@ MEASURES = (
     Measure(
         "anyfile",
         "what is found in files without a record, against the record of the same export",
-        "rows of measure/corpus/models.toml, or sections of the page",
+        "rows of measure/corpus/models.toml, ids of measure/anyfile/manifest.toml, or sections of the page",
         "docs/measured/any-file.md",
-        "these sections; of rows, nothing: prints",
+        "these sections; of rows and ids, nothing: prints",
         "measure.anyfile.anyfile_run:run_measure",
         frozenset({"exporter", "tool", "jobs", "limit", "resume"}),
     ),

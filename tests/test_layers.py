@@ -136,6 +136,14 @@ def test_parts_use_only_the_libraries_of_their_layer() -> None:
     assert not wrong
 
 
+def test_the_witness_of_verify_shares_nothing_with_the_strategies() -> None:
+    """docs/decisions/0009: what checks the strategies must not be wrong in the same way."""
+    witness = [found for found in imports() if found.part == "verify" or found.module.endswith("capture.eager")]
+    assert witness
+    shared = ("graph.fingerprint", "capture.op_trace")
+    assert not [str(found) for found in witness if found.target.removeprefix(f"{PACKAGE}.").startswith(shared)]
+
+
 def test_slow_libraries_are_imported_at_the_top_in_capture_only() -> None:
     eager = [found for found in imports() if found.eager and found.distribution in SLOW]
     assert not [str(found) for found in eager if found.part != "capture"]

@@ -84,7 +84,7 @@ def run_lane(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Lane
     """Runs files in a process of its own, beside a library that has the name of a slow one."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeconftest("from tests.support.quick_lane import *\n")
-    pytester.makepyfile(playwright="")
+    pytester.makepyfile(onnxscript="")
 
     def run(*arguments: str, **files: str) -> pytest.RunResult:
         pytester.makepyfile(**files)
@@ -96,7 +96,7 @@ def run_lane(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Lane
 @pytest.mark.slow
 def test_files_that_import_a_slow_library_and_marked_tests_stay_out(run_lane: Lane) -> None:
     files = {
-        "test_slow": "import playwright\ndef test_a(): raise ValueError",
+        "test_slow": "import onnxscript\ndef test_a(): raise ValueError",
         "test_quick": "import pytest\n@pytest.mark.slow\ndef test_b(): raise ValueError\ndef test_c(): pass",
     }
     run_lane("--quick", **files).assert_outcomes(passed=1, deselected=1)
@@ -112,7 +112,7 @@ def standing():
     print("taken down")
 
 def test_a(standing):
-    importlib.import_module("play" + "wright")
+    importlib.import_module("onnx" + "script")
 
 def test_b(standing):
     assert standing == 1
@@ -123,7 +123,7 @@ def test_b(standing):
 def test_a_hidden_import_fails_the_test_that_made_it_and_no_other(run_lane: Lane) -> None:
     result = run_lane("--quick", "-s", test_hidden=HIDDEN_IMPORT)
     result.assert_outcomes(passed=2, errors=1)
-    result.stdout.fnmatch_lines(["*test_a imports playwright: mark it slow*"])
+    result.stdout.fnmatch_lines(["*test_a imports onnxscript: mark it slow*"])
     assert result.stdout.str().count("taken down") == 1
     result.stdout.no_fnmatch_line("*previous item was not torn down properly*")
     run_lane(test_hidden=HIDDEN_IMPORT).assert_outcomes(passed=2)
@@ -131,5 +131,5 @@ def test_a_hidden_import_fails_the_test_that_made_it_and_no_other(run_lane: Lane
 
 @pytest.mark.slow
 def test_an_import_while_tests_are_collected_is_found_too(run_lane: Lane) -> None:
-    text = 'import importlib\nimportlib.import_module("play" + "wright")\ndef test_a(): pass\ndef test_b(): pass'
+    text = 'import importlib\nimportlib.import_module("onnx" + "script")\ndef test_a(): pass\ndef test_b(): pass'
     run_lane("--quick", test_collected=text).assert_outcomes(passed=2, errors=1)

@@ -3,6 +3,7 @@
 python -m measure anyfile                  everything, and the page
 python -m measure anyfile bert --tool int8 this alone; prints
 python -m measure anyfile structure        one of SECTIONS, and its place on the page
+python -m measure anyfile nudenet          a file of others, by every verb; prints
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from measure.anyfile.anyfile_page import PAGE, compose_head, compose_tables, targets
 from measure.anyfile.exports import keep_current
+from measure.anyfile.foreign_files import read_manifest
 from measure.anyfile.read_exports import EXPORTS, TASKS, TOOLS, ReadResult
 from measure.catalogue import NotRunnable, Options, Section, load_function
 from measure.corpus.rows import EXPORTERS, Row, read_rows
@@ -24,16 +26,20 @@ from measure.workers import BUILD, Breakdown, Job, Measurement, Workers, module_
 
 FOLDER = BUILD / "anyfile"
 
-# Other tables of the page, in its order. Each function takes nothing and returns its table; `holds` says whether its
-# figures are what they should be.
-SECTIONS: tuple[Section, ...] = ()
+_FOREIGN = "foreign"
+# Other tables of the page, in its order. Each function takes the options and returns its table; `holds` says whether
+# its figures are what they should be.
+SECTIONS: tuple[Section, ...] = (
+    Section(_FOREIGN, "every verb on files of others", "measure.anyfile.foreign:measure_foreign"),
+    Section("structure", "layers of networks without names", "measure.anyfile.structure:measure_structure"),
+    Section("finding_time", "time to find a hierarchy", "measure.anyfile.finding_time:measure_finding_time"),
+)
 
 
 def run_measure(options: Options) -> int:
     """Read all files, and write the page; with a part of it, print. Returns 1 where a target is missed."""
-    rows = read_rows()
-    names = options.pick_rows((*(row.name for row in rows), *(section.name for section in SECTIONS)))
-    sections = [section for section in SECTIONS if section.name in names]
+    rows, files = read_rows(), [file.id for file in read_manifest()]
+    names = options.pick_rows((*(row.name for row in rows), *(section.name for section in SECTIONS), *files))
     if options.tools and (unknown := sorted(set(options.tools) - set(TASKS))):
         raise NotRunnable(f"no such task: {', '.join(unknown)}; tasks are {', '.join(TASKS)}")
     jobs = choose_jobs(rows, names, options)
@@ -42,12 +48,15 @@ def run_measure(options: Options) -> int:
         for job in jobs:
             shutil.rmtree(FOLDER / "-".join(job.subject), ignore_errors=True)
     results = _read_files(jobs, options) if jobs else []
-    measured = [] if is_partial and not options.rows else [load_function(section.function)() for section in sections]
+    # A section that is asked for by some of its files is measured in part, and has no place on the page.
+    in_part = {_FOREIGN} if set(files) & set(options.rows) else set[str]()
+    sections = [] if is_partial and not options.rows else [item for item in SECTIONS if item.name in {*names, *in_part}]
+    tables = {section.name: load_function(section.function)(options) for section in sections}
     if not is_partial:
-        write_page(PAGE, compose_page("Any file", compose_head(results), [*compose_tables(results), *measured]))
-    elif measured and PAGE.exists():
-        write_page(PAGE, replace_sections(PAGE.read_text(encoding="utf-8"), measured))
-    return _report(results, measured)
+        write_page(PAGE, compose_page("Any file", compose_head(results), [*compose_tables(results), *tables.values()]))
+    elif PAGE.exists() and (whole := [table for name, table in tables.items() if name not in in_part]):
+        write_page(PAGE, replace_sections(PAGE.read_text(encoding="utf-8"), whole))
+    return _report(results, list(tables.values()))
 
 
 def choose_jobs(rows: Sequence[Row], names: Sequence[str], options: Options) -> list[Job]:

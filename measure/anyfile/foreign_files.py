@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 from measure.anyfile.registries import Archive, DownloadArchive, NotDownloaded, download_archive
 
@@ -50,6 +50,7 @@ class ForeignFile:
     sha256    of the file; the archive has its own
     size      bytes of the file
     about     what the network does, and what is odd about the file
+    inputs    shapes to run it with, as `--input` takes them, where the file leaves open what it needs
     """
 
     id: str
@@ -63,6 +64,7 @@ class ForeignFile:
     ir_version: int
     opset: int
     about: str
+    inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ def _copy_hashed(source: IO[bytes], sink: IO[bytes], limit: int) -> str:
     return digest.hexdigest()
 
 
-def _read_entry(table: dict[str, str | int]) -> ForeignFile:
+def _read_entry(table: dict[str, Any]) -> ForeignFile:
     keys = dict(table)
     try:
         archive = Archive(
@@ -208,7 +210,8 @@ def _read_entry(table: dict[str, str | int]) -> ForeignFile:
             name=str(keys.pop("archive")),
             sha256=str(keys.pop("archive_sha256")),
         )
-        file = ForeignFile(archive=archive, **keys)  # type: ignore[arg-type]  # a wrong key is a TypeError
+        inputs = tuple(keys.pop("inputs", ()))
+        file = ForeignFile(archive=archive, inputs=inputs, **keys)
     except (KeyError, TypeError) as error:
         raise NotAManifest(f"{table.get('id', 'an entry without an id')}: {error}") from error
     _check_entry(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from tests.support.small_file import SmallFile, credited
 import modelexport as mx
 from modelexport.api.read import answer
 from modelexport.graph.file.tagged_file import STALE_NOTE, open_tagged
-from modelexport.inspect.analyze import ModuleFacts
+from modelexport.inspect.analyze import Analysis, ModuleFacts
 from modelexport.record.hierarchy import parent_path
 from modelexport.record.results.diff import Source
+from modelexport.show.data.results import to_json
 from modelexport.show.page.modules import module_columns
 from modelexport.show.page.nodes import ModuleTree, Texts
 
@@ -31,7 +33,23 @@ def _counts(module: ModuleFacts) -> tuple[int, int, int, int]:
     return module.own.nodes, module.total.nodes, module.own.parameters, module.total.parameters
 
 
+def written(analysis: Analysis) -> Counts:
+    """As users read it in JSON; what is shared is told apart there too."""
+    modules = json.loads(to_json(analysis))["modules"]
+    assert [module["shared"] for module in modules] == [module.own.shared for module in analysis.modules]
+    return {
+        module["path"]: (module["nodes"], module["nodes_total"], module["parameters"], module["parameters_total"])
+        for module in modules
+    }
+
+
 def costed(path: Path) -> Counts:
+    amounts = {module["path"]: module for module in json.loads(to_json(mx.cost(path)))["modules"]}
+    for module in mx.cost(path).modules:
+        assert (amounts[module.path]["own"]["nodes"], amounts[module.path]["total"]["nodes"]) == (
+            module.own.nodes,
+            module.total.nodes,
+        )
     return {
         module.path: (module.own.nodes, module.total.nodes, module.own.parameters, module.total.parameters)
         for module in mx.cost(path).modules
@@ -58,6 +76,7 @@ def check_counts(path: Path) -> None:
     assert costed(path) == counts
     assert viewed(path) == counts
     analysis = mx.analyze(path)
+    assert written(analysis) == counts
     for module, (own, total, _, _) in counts.items():
         inside = [one for one in counts if one and one != module and parent_path(one) == module]
         assert total == own + sum(counts[one][1] for one in inside), module

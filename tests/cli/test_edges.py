@@ -135,3 +135,28 @@ def test_a_full_disk(small_path: Path) -> None:
 def _environment() -> dict[str, str]:
     source = Path(__file__).parents[2] / "src"
     return {**os.environ, "PYTHONPATH": str(source)}
+
+
+def test_a_file_beside_the_model_that_is_no_record_is_spared(small_path: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "out.hierarchy.json"
+    notes.write_text('{"a": 1}')
+    with pytest.raises(SystemExit) as stopped:
+        main(["extract", str(small_path), "layers.0", "-o", str(tmp_path / "out.onnx")])
+    assert stopped.value.code == 2
+    assert notes.read_text() == '{"a": 1}'
+
+
+def test_a_terminated_run_unwinds_and_says_so_by_its_exit_code(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, click\n"
+        "from modelexport.cli.main import run_guarded\n"
+        "@click.command()\n"
+        "def wait():\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    finally:\n"
+        "        print('cleaned up')\n"
+        "run_guarded(wait, [])\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (143, "cleaned up\n")

@@ -161,7 +161,7 @@ class TestRecords:
         text = refused(folder, capsys, "relink", bare, "-o", folder / "out.onnx")
         assert "modelexport relink BEFORE AFTER" in text
         assert run("relink", bare, folder / "bert.onnx", "-o", folder / "out.onnx") == 0
-        assert f"note: no record in {bare}" in " ".join(capsys.readouterr().out.split())
+        assert "note: no record in" in capsys.readouterr().out
 
     def test_the_record_of_another_file_beside_it(self, folder: Path, capsys: Captured) -> None:
         bare = changed(folder, without_record)

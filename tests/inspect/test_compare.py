@@ -20,6 +20,14 @@ def test_a_file_equals_itself(small_path: Path) -> None:
     assert compare(small_path, small_path).identical
 
 
+def test_no_weight_is_read(small_path: Path, tmp_path: Path) -> None:
+    model = onnx.load(small_path)
+    path = tmp_path / "b.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, location="b.data", size_threshold=0)
+    (tmp_path / "b.data").unlink()
+    assert compare(path, path).identical
+
+
 def test_names_and_metadata_are_no_difference(small: SmallFile, small_path: Path, tmp_path: Path) -> None:
     assert compare(small_path, replace(small, names={"h0": "other"}).write(tmp_path / "b.onnx")).identical
 

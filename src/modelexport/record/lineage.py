@@ -156,3 +156,8 @@ class Lineage:
     stands_for: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     consistency: Consistency = Consistency()
     overlap: NodeOverlap = NodeOverlap()
+
+    @property
+    def kinship(self) -> NodeOverlap:
+        """The name of `overlap` in JSON, and in Python before it was called so."""
+        return self.overlap

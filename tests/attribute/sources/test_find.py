@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelexport.attribute.sources.find import FILE, find_hierarchy
+from modelexport.attribute.sources.find import find_hierarchy
 from modelexport.attribute.sources.node_names import TORCHSCRIPT, read_node_names
 from modelexport.attribute.sources.parameter_names import module_of_parameter
 from modelexport.graph.index import index_model
-from modelexport.record.provenance import Confidence, Provenance
+from modelexport.record.provenance import FROM_FILE, Confidence, Provenance
 
 WIDTH = 4
 
@@ -265,7 +265,7 @@ class TestNothingKnown:
         nodes = [node("MatMul", ["x", "1"], "2", "MatMul_0"), node("Relu", ["2"], "3", "Relu_1")]
         found = find(nodes, [weight("1", WIDTH, WIDTH)], "3")
         assert set(levels(found).values()) == {Confidence.FALLBACK}
-        assert (found.origin.strategy, found.origin.exporter) == (FILE, "")
+        assert (found.origin.strategy, found.origin.exporter) == (FROM_FILE, "")
 
     def test_an_unconnected_part_stays_unknown(self) -> None:
         nodes = [node("Add", ["x", "fc.bias"], "y"), node("Relu", ["x"], "z")]

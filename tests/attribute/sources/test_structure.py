@@ -13,8 +13,9 @@ from tests.support.growing_graphs import calls_made
 from tests.support.nameless_nets import WIDTH, Net, layers, read_paths
 from tests.support.scrambling import reordered
 
-from modelexport.attribute.sources.repeats import are_alike, find_tandem_repeats
+from modelexport.attribute.sources.repeats import are_alike
 from modelexport.attribute.sources.structure import read_structure
+from modelexport.attribute.sources.tandem import find_repeats, group_layers
 from modelexport.graph.index import index_model
 from modelexport.record.provenance import Confidence
 
@@ -344,12 +345,35 @@ def test_a_deep_network_takes_time_in_proportion_and_no_recursion() -> None:
         ("xABAB", [(1, 2, 2)]),
         ("AAMAAM", [(0, 3, 2)]),
         ("AAAA", [(0, 1, 4)]),
+        ("xMAAMAAM", [(2, 3, 2)]),  # complete at its end, where the row ends
+        ("ABABxCDCD", [(0, 2, 2), (5, 2, 2)]),
         ("ABC", []),
         ("", []),
     ],
 )
 def test_tandem_repeats(text: str, repeats: list[tuple[int, int, int]]) -> None:
-    assert list(find_tandem_repeats(text)) == repeats
+    assert [(repeat.start, repeat.period, repeat.count) for repeat in find_repeats(text)] == repeats
+
+
+def _sizes(*rows: str) -> list[list[tuple[int, int]]]:
+    firm = [[token.isupper() for token in row] for row in rows]
+    kinds = group_layers(rows, [find_repeats(row) for row in rows], firm)
+    return [[(span.row, span.start) for span in spans] for spans in kinds]
+
+
+def test_parts_of_a_repeat_that_resemble_each_other_are_layers() -> None:
+    assert _sizes("RMRMAMRMRMAM") == [[(0, start) for start in range(0, 12, 2)]]
+    assert _sizes("AMCAMCAMC") == [[(0, 0), (0, 3), (0, 6)]]
+
+
+def test_a_group_beside_layers_that_resembles_them_is_one_too() -> None:
+    assert _sizes("ADAEAEAE") == [[(0, 0), (0, 2), (0, 4), (0, 6)]]
+    assert _sizes("sEAEAEAE") == [[(0, 2), (0, 4), (0, 6)]]
+
+
+def test_a_row_of_one_layer_belongs_to_rows_of_several() -> None:
+    assert _sizes("AM", "AMAM", "AM") == [[(0, 0), (1, 0), (1, 2), (2, 0)]]
+    assert _sizes("AM", "AM") == [[(0, 0), (1, 0)]]
 
 
 def test_tokens_are_alike_if_one_lacks_little() -> None:

@@ -115,12 +115,12 @@ class Layers:
         return bool(self.hierarchy.children(path)) or not module.package.startswith("torch.nn")
 
 
-def assign_roles(graph: Graph, provenance: Provenance) -> Provenance:
-    """The same record with role and layer of every node and initializer filled in."""
+def assign_roles(graph: Graph, provenance: Provenance, flow: RoleFlow | None = None) -> Provenance:
+    """The same record with role and layer of every node and initializer filled in. `flow` if it was traced already."""
     layers = Layers(provenance.hierarchy)
     blocks = {key: layers.block(entry.attribution) for key, entry in provenance.nodes.items()}
     lists = {key: layers.container(block.path) for key, block in blocks.items() if block is not None}
-    roles = find_roles(trace_flow(graph), lists)
+    roles = find_roles(flow or trace_flow(graph), lists)
     nodes: dict[str, NodeEntry] = {}
     for key, entry in provenance.nodes.items():
         layer = layers.number_of(entry.attribution)

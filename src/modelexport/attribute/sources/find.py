@@ -18,6 +18,7 @@ from onnx import TensorProto
 from modelexport.attribute.dataflow import claim_initializers_by_dataflow
 from modelexport.attribute.resolve import build_provenance
 from modelexport.attribute.roles.assign import assign_roles
+from modelexport.attribute.roles.value_origins import trace_flow
 from modelexport.attribute.sources.descriptions import describe_classes
 from modelexport.attribute.sources.exporter_metadata import read_dynamo, read_namespaces, read_winml
 from modelexport.attribute.sources.inference import infer_claims
@@ -25,6 +26,7 @@ from modelexport.attribute.sources.local_functions import read_functions
 from modelexport.attribute.sources.node_names import read_node_names
 from modelexport.attribute.sources.parameter_names import module_of_parameter, read_parameter_names
 from modelexport.attribute.sources.reading import Reading
+from modelexport.attribute.sources.structure import read_structure
 from modelexport.graph.index import Graph, Tensor, edges_of
 from modelexport.record.hierarchy import (
     ROOT,
@@ -36,10 +38,8 @@ from modelexport.record.hierarchy import (
     lineage_of,
     parent_path,
 )
-from modelexport.record.provenance import Claim, Confidence, Evidence, Origin, Provenance
+from modelexport.record.provenance import FROM_FILE, Claim, Confidence, Evidence, Origin, Provenance
 
-# The strategy of a record that was found in the file itself.
-FILE = "file"
 # Below this share of nodes, names tell nothing about how a model is built.
 _LEAST_NAMED = 0.1
 
@@ -62,22 +62,33 @@ SOURCES: tuple[Reader, ...] = (
 
 
 def find_hierarchy(graph: Graph) -> Provenance:
+    flow = trace_flow(graph)
     readings = [reading for read in SOURCES for reading in read(graph)]
+    if _share_named(graph, readings) < _LEAST_NAMED and (structure := read_structure(graph, flow)) is not None:
+        readings.append(structure)
     hierarchy = _build_hierarchy(graph, readings)
     nodes, initializers = _claims(readings)
     known = {key: claims[0] for key, claims in nodes.items()}
-    inferred = infer_claims(graph, hierarchy, known, FILE)
+    inferred = infer_claims(flow, hierarchy, known, FROM_FILE)
     held = {name: claims[0] for name, claims in initializers.items()}
-    read_by = claim_initializers_by_dataflow(graph, hierarchy, {**known, **inferred}, held, FILE)
-    fallback = Claim((ModuleCall(ROOT),), Confidence.FALLBACK, (), FILE)
+    read_by = claim_initializers_by_dataflow(graph, hierarchy, {**known, **inferred}, held, FROM_FILE)
+    fallback = Claim((ModuleCall(ROOT),), Confidence.FALLBACK, (), FROM_FILE)
     for node in graph.nodes:
         nodes.setdefault(node.key, [inferred.get(node.key, fallback)])
     for name in graph.initializers:
         initializers.setdefault(name, [read_by.get(name, fallback)])
-    origin = Origin(FILE, ", ".join(_deciding_sources(readings)), graph.fingerprint)
+    origin = Origin(FROM_FILE, ", ".join(_deciding_sources(readings)), graph.fingerprint)
     provenance = build_provenance(graph, hierarchy, nodes, initializers, origin)
     provenance = replace(provenance, hierarchy=_add_parameters(graph, provenance), edges=edges_of(graph))
-    return describe_classes(graph, assign_roles(graph, provenance))
+    return describe_classes(graph, assign_roles(graph, provenance, flow))
+
+
+def _share_named(graph: Graph, readings: Sequence[Reading]) -> float:
+    """How much is named: of the nodes that compute with data, or of the weights, whichever share is larger."""
+    computing = graph.computed & graph.by_key.keys()
+    weights = {name for name, tensor in graph.initializers.items() if tensor.shape}
+    named = {key for reading in readings for key in (*reading.nodes, *reading.initializers)}
+    return max((len(whole & named) / len(whole) for whole in (computing, weights) if whole), default=1.0)
 
 
 def _deciding_sources(readings: Sequence[Reading]) -> Iterable[str]:
@@ -102,7 +113,7 @@ def _claims(readings: Sequence[Reading]) -> tuple[dict[str, list[Claim]], dict[s
                 # A weaker source that contradicts is kept, and does not weaken what a stronger one says.
                 confidence = min(reading.confidence, Confidence.INFERRED) if key in claims else reading.confidence
                 owners = tuple(map(ModuleCall, paths))
-                claims.setdefault(key, []).append(Claim(owners, confidence, (evidence,), FILE))
+                claims.setdefault(key, []).append(Claim(owners, confidence, (evidence,), FROM_FILE))
     return nodes, initializers
 
 

@@ -24,7 +24,7 @@ from itertools import combinations
 
 from modelexport.attribute.dataflow import claim_by_dataflow
 from modelexport.attribute.roles.blocks import group_norms
-from modelexport.attribute.roles.value_origins import trace_flow
+from modelexport.attribute.roles.value_origins import RoleFlow
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, common_prefix, parent_path
 from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind
@@ -33,14 +33,15 @@ from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceK
 _MOST_SOURCES = 6
 
 
-def infer_claims(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], strategy: str) -> dict[str, Claim]:
+def infer_claims(flow: RoleFlow, hierarchy: Hierarchy, known: Mapping[str, Claim], strategy: str) -> dict[str, Claim]:
     """Claims for nodes without one in `known`; none for what is connected to nothing that is known."""
+    graph = flow.graph
     paths = {key: common_path(call.path for call in claim.owners) for key, claim in known.items()}
-    norms = _complete_norms(graph, paths)
+    norms = _complete_norms(flow, paths)
     paths |= norms
-    flow = _Flow(graph, paths)
-    joins = {key: path for key, (path, is_join) in flow.infer(flow.paths_below()).items() if is_join}
-    settled = _Flow(graph, {**paths, **joins})
+    first = _OpenNodes(graph, paths)
+    joins = {key: path for key, (path, is_join) in first.infer(first.paths_below()).items() if is_join}
+    settled = _OpenNodes(graph, {**paths, **joins})
     inferred = {**joins, **{key: path for key, (path, _) in settled.infer(settled.paths_below()).items()}}
     claims = {key: _claim(path, "between" if key not in joins else "joins", strategy) for key, path in inferred.items()}
     claims |= {key: _claim(path, "normalization", strategy) for key, path in norms.items()}
@@ -48,12 +49,10 @@ def infer_claims(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim],
     return claims | claim_by_dataflow(graph, hierarchy, {**known, **claims}, strategy, returned=False)
 
 
-def _complete_norms(graph: Graph, paths: Mapping[str, str]) -> dict[str, str]:
+def _complete_norms(flow: RoleFlow, paths: Mapping[str, str]) -> dict[str, str]:
     """The arithmetic that a normalization was taken apart into is the module's whose weight scales it."""
     completed: dict[str, str] = {}
-    if paths.keys() >= graph.computed & graph.by_key.keys():
-        return completed  # nothing is open
-    for members in group_norms(trace_flow(graph)):
+    for members in group_norms(flow):
         known = {paths[node.key] for node in members if node.key in paths}
         if len(known) == 1:
             completed.update(dict.fromkeys((node.key for node in members if node.key not in paths), known.pop()))
@@ -78,7 +77,7 @@ def _depth(path: str) -> int:
 
 
 @dataclass(frozen=True)
-class _Flow:
+class _OpenNodes:
     """Nodes of the main graph that compute with data, and what is known of some of them."""
 
     graph: Graph

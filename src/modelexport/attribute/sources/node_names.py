@@ -36,6 +36,8 @@ SLASHES = "node names"
 _Scope = tuple[str, ...]
 # ONNX's inliner puts the name of the call before the names of a body: https://onnx.ai/onnx/api/inliner.html
 _INLINED = re.compile(r"^[^/]*(__|::)(?=/)")
+# ONNX Runtime names a fused node after one of its sources and the fusion: `/encoder/fc/MatMul/MatMulScaleFusion/`.
+_FUSION = re.compile(r"(/\w*Fusion)+/?$")
 _NUMBERED = re.compile(r"(.+)_(\d+)")
 # Of the dataflow between nodes with a scope: how much more often than by chance both ends must lie in one scope.
 _LEAST_COHERENCE = 0.15
@@ -66,7 +68,7 @@ def read_node_names(graph: Graph) -> Reading | None:
 def _names_of(node: Node) -> list[str]:
     """Names with a scope: the node's own; if it has none, that of its first output."""
     output = node.outputs[0].rpartition(KEY_SEPARATOR)[2] if node.outputs else ""
-    text = next((name for name in (node.name, output) if "/" in name), "")
+    text = next((name for name in (node.name, output) if "/" in _FUSION.sub("", name)), "")
     return list(filter(None, text.split(";")))
 
 
@@ -83,7 +85,7 @@ def _scopes_by_node(graph: Graph) -> dict[str, tuple[_Scope, ...]]:
 
 def _scopes_of(node: Node) -> Iterator[_Scope]:
     for name in _names_of(node):
-        parts = _INLINED.sub("", name).split("/")[:-1]
+        parts = _FUSION.sub("", _INLINED.sub("", name)).split("/")[:-1]
         # A name that is inlined or TorchScript's begins with a slash, and so with an empty part.
         yield tuple(filter(None, parts))
 
@@ -149,14 +151,15 @@ class TorchScriptPaths:
         parameters = ParameterUses(self.graph)
         for node in self.graph.nodes:
             for scope in self.scopes.get(node.key, ()) if node.key in parameters.readers else ():
-                read = parameters.readers[node.key]
-                shown.setdefault(scope, set()).update(path for path in read if scope and _fits(scope, path))
+                for path in parameters.readers[node.key]:
+                    # A module may compute with a parameter of the module around it.
+                    outer = (scope[:depth] for depth in range(len(scope), 0, -1))
+                    shown.setdefault(next((each for each in outer if _fits(each, path)), ()), set()).add(path)
         for scope in sorted(self._all_scopes, key=len, reverse=True):
-            outer = scope[:-1]
-            if outer and shown.get(scope):
-                around = (path for inner in shown[scope] for path in lineage_of(parent_path(inner)))
-                shown.setdefault(outer, set()).update(path for path in around if path and _fits(outer, path))
-        return {scope: frozenset(paths) for scope, paths in shown.items() if paths}
+            if len(scope) > 1 and shown.get(scope):
+                around = (path for inner in shown[scope] for path in lineage_of(parent_path(inner)) if path)
+                shown.setdefault(scope[:-1], set()).update(path for path in around if _fits(scope[:-1], path))
+        return {scope: frozenset(paths) for scope, paths in shown.items() if paths and scope}
 
     def _extend(self, scope: _Scope, paths: Mapping[_Scope, str | None]) -> str | None:
         """The path of a scope that no parameter is read in, from that of the scope around it."""

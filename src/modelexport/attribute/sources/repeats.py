@@ -1,28 +1,26 @@
-"""Tandem repeats: equal groups of segments in a row are the layers of a network.
+"""Repeats: equal groups of segments in a row are the layers of a network.
 
     segments   A M A M A M            attention, feed-forward, …: period 2, three layers
                S C M S C M            self-attention, cross attention, feed-forward: period 3
                A M A M │ A M A M A M  cut by a downsampling: one run in two stages
                B B B B B              blocks of convolutions; the number of channels says where a stage begins
 
-Of all periods the one that covers most counts, of equal ones the shortest. A layer holds two products at least: a row
-of single convolutions or linear layers is a network without layers.
+A layer holds two products at least: a row of single convolutions or linear layers is a network without layers. The
+search in rows of kinds is in `tandem.py`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from modelexport.attribute.sources.chains import complete_tail, link_chains
 from modelexport.attribute.sources.segments import Segment, Token, Trunk, width_of
+from modelexport.attribute.sources.tandem import Repeat, find_repeats, group_layers
 from modelexport.attribute.sources.trunk import Join
 from modelexport.graph.index import Node
 
-# A block is no larger than so many segments, and equal ones are looked for among so many that follow.
-_LONGEST_PERIOD = 64
 _FEWEST_PRODUCTS = 2
 _LEAST_SHARE = 0.75
 
@@ -74,23 +72,13 @@ def _find_in_chain(trunk: Trunk, chain: Sequence[Segment]) -> Iterator[Run]:
     kinds = _kinds_of_segments(chain, openings)
     pieces = list(_split_into_pieces(chain))
     tokens = [[kinds[segment.number] for segment in piece] for piece in pieces]
-    units: Counter[tuple[int, ...]] = Counter()
-    for piece, row in zip(pieces, tokens, strict=True):
-        for start, period, count in _repeats_of_piece(piece, row):
-            units[tuple(row[start : start + period])] += period * count
-    wholes = Counter(map(tuple, tokens))
-    units.update({whole: len(whole) * count for whole, count in wholes.items() if count > 1 and whole not in units})
-    taken: set[int] = set()
-    for unit, _ in units.most_common():
-        occurrences = [
-            (number, piece[start : start + len(unit)])
-            for number, (piece, row) in enumerate(zip(pieces, tokens, strict=True))
-            for start in _occurrences(unit, row, [segment.number in taken for segment in piece])
-        ]
-        products = sum(len(segment.products) for _, group in occurrences[:1] for segment in group)
-        if len(occurrences) > 1 and products >= _FEWEST_PRODUCTS:
-            taken.update(segment.number for _, group in occurrences for segment in group)
-            yield _complete(trunk, Run(tuple(_number_stages(trunk, occurrences, openings))))
+    repeats = [_repeats_of_piece(piece, row) for piece, row in zip(pieces, tokens, strict=True)]
+    firm = [[segment.is_residual for segment in piece] for piece in pieces]
+    for spans in group_layers(tokens, repeats, firm):
+        layers = [(span.row, pieces[span.row][span.start : span.end]) for span in spans]
+        fewest = min((sum(len(segment.products) for segment in layer) for _, layer in layers), default=0)
+        if len(layers) > 1 and fewest >= _FEWEST_PRODUCTS:
+            yield _complete(trunk, Run(tuple(_number_stages(trunk, layers, openings))))
 
 
 def _kinds_of_segments(chain: Sequence[Segment], openings: Mapping[int, Join]) -> dict[int, int]:
@@ -121,13 +109,11 @@ def are_alike(first: Token, second: Token) -> bool:
     return all(product in rest for product in short)
 
 
-def _repeats_of_piece(piece: Sequence[Segment], row: Sequence[Hashable]) -> list[tuple[int, int, int]]:
+def _repeats_of_piece(piece: Sequence[Segment], row: Sequence[int]) -> list[Repeat]:
     """Repeats of equal kinds; of equal sizes too where these cover as much: two kinds of mixing may look alike."""
-    loose = list(find_tandem_repeats(row))
-    exact = list(find_tandem_repeats([(token, segment.sizes) for token, segment in zip(row, piece, strict=True)]))
-    if len(loose) == len(exact) == 1 and exact[0][1] * exact[0][2] >= loose[0][1] * loose[0][2]:
-        return exact
-    return loose
+    loose = find_repeats(row)
+    exact = find_repeats([(token, segment.sizes) for token, segment in zip(row, piece, strict=True)])
+    return exact if len(loose) == len(exact) == 1 and exact[0].length >= loose[0].length else loose
 
 
 def _split_into_pieces(chain: Sequence[Segment]) -> Iterator[list[Segment]]:
@@ -141,59 +127,6 @@ def _split_into_pieces(chain: Sequence[Segment]) -> Iterator[list[Segment]]:
             piece = []
     if piece:
         yield piece
-
-
-def find_tandem_repeats(tokens: Sequence[Hashable]) -> Iterator[tuple[int, int, int]]:
-    """Start, period and count of groups that are repeated without a gap; the largest first, then left and right of it.
-
-    >>> list(find_tandem_repeats("xABABAB"))
-    [(1, 2, 3)]
-    """
-    waiting = [(0, len(tokens))]
-    while waiting:
-        start, end = waiting.pop()
-        best = _largest_repeat(tokens, start, end)
-        if best is not None:
-            first, period, count = best
-            yield best
-            waiting += [(start, first), (first + period * count, end)]
-
-
-def _largest_repeat(tokens: Sequence[Hashable], start: int, end: int) -> tuple[int, int, int] | None:
-    best: tuple[int, int, int] | None = None
-    covered = 0
-    for period in _candidate_periods(tokens, start, end):
-        index = start
-        while index + period < end:
-            length = 0
-            while index + length + period < end and tokens[index + length] == tokens[index + length + period]:
-                length += 1
-            count = length // period + 1
-            if count > 1 and count * period > covered:
-                best, covered = (index, period, count), count * period
-            index += length + 1
-    return best
-
-
-def _candidate_periods(tokens: Sequence[Hashable], start: int, end: int) -> list[int]:
-    """Distances between a token and the same one further on, the shortest first."""
-    distances: set[int] = set()
-    places: dict[Hashable, list[int]] = {}
-    for index in range(start, end):
-        earlier = places.setdefault(tokens[index], [])
-        distances.update(index - place for place in earlier[-8:])
-        earlier.append(index)
-    return sorted(distance for distance in distances if distance <= _LONGEST_PERIOD)
-
-
-def _occurrences(unit: tuple[Hashable, ...], row: Sequence[Hashable], taken: Sequence[bool]) -> Iterator[int]:
-    start = 0
-    while start + len(unit) <= len(row):
-        if tuple(row[start : start + len(unit)]) == unit and not any(taken[start : start + len(unit)]):
-            yield start
-            start += len(unit)
-        else:
-            start += 1
 
 
 def _number_stages(

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from modelexport.attribute.roles.assign import find_roles
-from modelexport.attribute.roles.value_origins import trace_flow
+from modelexport.attribute.roles.value_origins import RoleFlow, trace_flow
 from modelexport.attribute.sources.parts import name_parts
 from modelexport.attribute.sources.reading import Reading
 from modelexport.attribute.sources.repeats import Run, find_runs
@@ -32,9 +32,9 @@ from modelexport.record.provenance import Confidence, EvidenceKind
 SOURCE = "structure"
 
 
-def read_structure(graph: Graph) -> Reading | None:
-    """The repeated blocks of a graph and their parts; None if nothing repeats."""
-    trunk = cut_trunk(trace_flow(graph))
+def read_structure(graph: Graph, flow: RoleFlow | None = None) -> Reading | None:
+    """The repeated blocks of a graph and their parts; None if nothing repeats. `flow` if it was traced already."""
+    trunk = cut_trunk(flow or trace_flow(graph))
     runs = find_runs(trunk)
     if not runs:
         return None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from modelexport.attribute.roles.value_origins import RoleFlow
 from modelexport.graph.index import MAIN, Graph, Node
@@ -27,18 +28,22 @@ from modelexport.graph.operators import (
     SUM_OUTPUT,
     SUMMANDS,
     TRAITS,
+    VIEWS,
     Trait,
-    is_passing,
-    is_rearranging,
+    having,
 )
 
 # Nobody keeps more shortcuts open than this; past it, marks are dropped rather than carried along for ever.
 _MOST_MARKS = 96
-_ARITHMETIC = Trait.UNARY | Trait.BROADCAST | Trait.MOVEMENT | Trait.PASS_THROUGH
+_TRAITS = Trait.UNARY | Trait.BROADCAST | Trait.MOVEMENT | Trait.PASS_THROUGH
 # What a shortcut may hold around its product; norms that add are joins.
 _BESIDE_PRODUCT = (NORMALIZATIONS - SUMMANDS.keys()) | POOLS
 _SCALING = frozenset({"Add", "Sub", "Mul", "Div"})
-_ARITHMETIC |= Trait.REDUCTION | Trait.GLOBAL_POOL | Trait.NORMALIZATION | Trait.SOFTMAX
+_TRAITS |= Trait.REDUCTION | Trait.GLOBAL_POOL | Trait.NORMALIZATION | Trait.SOFTMAX
+_ARITHMETIC = frozenset(name for name, traits in TRAITS.items() if traits & _TRAITS)
+_PASSING = having(Trait.PASS_THROUGH)
+# The same numbers, perhaps in another order or type.
+_REARRANGING = _PASSING | VIEWS | {"Transpose"}
 
 
 def reads_of(graph: Graph, node: Node) -> tuple[str, ...]:
@@ -89,8 +94,7 @@ class Join:
     puts_beside: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
+class _Mark(NamedTuple):
     """What happened since a fork: whether numbers were mixed, and the position of the last join, -1 if none."""
 
     mixed: bool = False
@@ -122,7 +126,7 @@ class ShortcutFinder:
         value = join.fork
         while value not in self.joins:
             maker = self.flow.graph.producers.get(value)
-            if maker is None or not is_passing(maker) or value != maker.outputs[0]:
+            if maker is None or maker.operator not in _PASSING or value != maker.outputs[0]:
                 break
             value = maker.inputs[0]
         return replace(join, fork=value)
@@ -149,7 +153,7 @@ class ShortcutFinder:
         """The value before casts, quantizers and views; at most back to where others read it too."""
         graph = self.flow.graph
         maker = graph.producers.get(value)
-        while maker is not None and maker.inputs and maker.inputs[0] and (is_passing(maker) or is_rearranging(maker)):
+        while maker is not None and maker.operator in _REARRANGING and maker.inputs[0]:
             if len(graph.consumers.get(value, ())) > 1:
                 break
             value = maker.inputs[0]
@@ -287,7 +291,7 @@ def _unite(first: _Mark | None, second: _Mark) -> _Mark:
 
 def _mixes(node: Node) -> bool:
     """Whether it does the work of a block: products, pools. Polynomials and norms add a value to itself too."""
-    return not TRAITS.get(node.operator, Trait(0)) & _ARITHMETIC
+    return node.operator not in _ARITHMETIC
 
 
 def is_weighted(flow: RoleFlow, node: Node) -> bool:

@@ -7,8 +7,8 @@
     file.provenance             that record, fitted to the nodes that the file has now
 
 A tool may have changed the graph after the record was made. Questions about a file are answered from the fitted record,
-by all verbs: it has exactly the nodes of the file, and `stale_notes` say so. Only what makes a new record, such as
-`relink`, traces lineage, from the stored record and the graph that it was made for: the `Ancestor`.
+by all verbs: it has exactly the nodes of the file, and `stale_notes` say so. Only what makes a new record (`relink`,
+and `profile` of the graph that was optimized) traces lineage, from the graph that the record was made for: `Ancestor`.
 """
 
 from __future__ import annotations

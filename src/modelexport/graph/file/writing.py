@@ -20,6 +20,7 @@ from modelexport.errors import FileUnwritable, UserError
 from modelexport.graph.file import external
 from modelexport.graph.file import weights as wire
 from modelexport.graph.file.atomic import Stage, StagedFile, ensure_writable, staging
+from modelexport.graph.file.metadata import sidecar_path
 from modelexport.graph.file.reading import FIRST_TAG, ModelFile, with_initializers
 from modelexport.graph.file.weights import Part, WeightData, attach, clear_data, data_inside, has_data, name_of_empty
 
@@ -151,15 +152,19 @@ def save_model(
 
 
 def ensure_model_target(path: Path) -> None:
-    """Fail now rather than after a long computation if a model cannot, or should not, be written there."""
+    """Fail now rather than after a long computation if a model and its record cannot, or should not, be written there.
+
+    Every writer of ONNX files begins with one byte, and every record with its schema; anything else is somebody's file.
+    """
     ensure_writable(path)
-    with path.open("rb") if path.is_file() else nullcontext() as file:
-        start = b"" if file is None else file.read(1)
-    # Every writer of ONNX files begins with this byte; anything else is a file of another kind.
-    if start and start != FIRST_TAG:
-        raise FileUnwritable(
-            f"{path} is there already and is not an ONNX model", "Give another name, or remove that file first."
-        )
+    beside = sidecar_path(path)
+    for target, start, what in ((path, FIRST_TAG, "an ONNX model"), (beside, b'{"schema"', "a hierarchy record")):
+        with target.open("rb") if target.is_file() else nullcontext() as file:
+            head = b"" if file is None else file.read(64)
+        if head and not b"".join(head.split()).startswith(start):
+            raise FileUnwritable(
+                f"{target} is there already and is not {what}", "Give another name, or remove that file first."
+            )
 
 
 def stage_model(

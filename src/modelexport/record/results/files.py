@@ -90,10 +90,10 @@ class Extraction:
     """
     asked    modules or queries, as they were asked for
     modules  the module calls that are in it
-    shared   nodes that also do the work of modules outside of it
     along    nodes that belong to others: constants, shape arithmetic, what lies in between
     weights  bytes of its initializers
     check    None if it was not held against the model
+    shared   nodes that also do the work of modules outside of it
     """
 
     source: str
@@ -105,12 +105,12 @@ class Extraction:
     provenance: Provenance
     inputs: tuple[End, ...]
     outputs: tuple[End, ...]
-    shared: int
     along: int
     weights: int
     notes: tuple[str, ...] = ()
     check: ExtractionCheck | None = None
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+    shared: int = 0
 
     @property
     def ok(self) -> bool:

@@ -146,7 +146,7 @@ _FILE_TABLES: Tables = {
         _SCHEMA,
         "source files asked modules class=class_name",
         _NODE_COUNT,
-        "taken_along=along weight_bytes=weights inputs outputs notes check seconds:3",
+        "shared taken_along=along weight_bytes=weights inputs outputs notes check seconds:3",
     ),
     files.End: fields(
         "name dtype", computed("shape", lambda end: [dim if dim != "" else None for dim in end.shape]), "value"
@@ -180,7 +180,7 @@ _READING_TABLES: Tables = {
     NodeFacts: fields("name key op_type module modules tag role? layer confidence evidence reason!"),
     ModuleFacts: fields(
         "path class=class_name tag calls",
-        "nodes=own.nodes parameters=own.parameters bytes=own.bytes op_types=own.op_types",
+        "nodes=own.nodes shared=own.shared parameters=own.parameters bytes=own.bytes op_types=own.op_types",
         "nodes_total=total.nodes parameters_total=total.parameters",
         "bytes_total=total.bytes op_types_total=total.op_types",
     ),

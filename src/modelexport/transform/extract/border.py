@@ -193,7 +193,9 @@ class ShapeSubgraphFinder:
     def find(self, inside: Collection[str]) -> ShapeSubgraphs:
         graph = self.nest.graph
         chosen = frozenset(inside)
-        outer = (graph.by_key[key] for key in self.nest.outermost(chosen))
+        outermost = self.nest.outermost(chosen)
+        # In the order of the file: the first value that has an axis names it.
+        outer = (node for node in graph.nodes if node.key in outermost)
         read = dict.fromkeys(value for node in outer for value in self.nest.values_read(node))
         entering = [value for value in read if value in graph.producers and graph.producers[value].key not in chosen]
         inputs = [value for value in read if value not in graph.producers and value not in graph.initializers]

@@ -4,8 +4,9 @@
     qdq        QuantizeLinear/DequantizeLinear pairs, ranges from calibration
     qoperator  QLinearMatMul and others in place of the pairs
 
-To add one, see `catalogue.py`. Defects of the quantizers that are worked round here: a Gemm weight that is turned round
-in its place although others read it, and an order of nodes that ignores what subgraphs read.
+To add one: as a tool of `run-tool`, see `catalogue.py`; as a choice of `quantize`, `make_quantizer` and the tables
+`FORMS`, `TYPES` and `METHODS` here, which are its options. Defects of the quantizers that are worked round: a Gemm
+weight that is turned round in its place although others read it, an order of nodes that ignores what subgraphs read.
 https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
 """
 
