@@ -64,12 +64,15 @@ SOURCES: tuple[Reader, ...] = (
 def find_hierarchy(graph: Graph) -> Provenance:
     flow = trace_flow(graph)
     readings = [reading for read in SOURCES for reading in read(graph)]
-    if _share_named(graph, readings) < _LEAST_NAMED and (structure := read_structure(graph, flow)) is not None:
+    is_named = _share_named(graph, readings) >= _LEAST_NAMED
+    if not is_named and (structure := read_structure(graph, flow)) is not None:
         readings.append(structure)
+        is_named = True
     hierarchy = _build_hierarchy(graph, readings)
     nodes, initializers = _claims(readings)
     known = {key: claims[0] for key, claims in nodes.items()}
-    inferred = infer_claims(flow, hierarchy, known, FROM_FILE)
+    # From a few names, nothing follows for the rest.
+    inferred = infer_claims(flow, hierarchy, known, FROM_FILE) if is_named else {}
     held = {name: claims[0] for name, claims in initializers.items()}
     read_by = claim_initializers_by_dataflow(graph, hierarchy, {**known, **inferred}, held, FROM_FILE)
     fallback = Claim((ModuleCall(ROOT),), Confidence.FALLBACK, (), FROM_FILE)
