@@ -106,9 +106,10 @@ class ParameterUses:
     def is_certain(self, node: Node) -> bool:
         """Whether a node reads parameters of one module, and one of them alone does.
 
-        A table that is looked up is often tied to another module's weight, and has one name in the file, of either.
+        Whoever picks from a parameter or rearranges it may be another module; and a table that is looked up is often
+        tied to another module's weight, with one name in the file, of either.
         """
-        if node.operator == "Gather":
+        if node.operator in CARRIERS or node.operator == "Gather":
             return False
         own = [value for value in node.inputs if value in self.modules]
         return len(self.readers[node.key]) == 1 and not all(value in self.shared for value in own)
