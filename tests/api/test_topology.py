@@ -7,16 +7,14 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
+from measure.strategies.judged_exports import export_plainly
 from tests.support.architectures import NAMES, build
 from tests.support.exports import Exports
-from torch.export import Dim
 
 import modelexport as mx
-from modelexport.capture.arguments import CallArguments
 from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest
-from modelexport.capture.isolation import exportable_moe, quiet
-from modelexport.capture.torchscript import call_by_position
+from modelexport.capture.isolation import exportable_moe
 from modelexport.graph.file.metadata import strip_metadata
 
 pytestmark = pytest.mark.slow
@@ -44,33 +42,8 @@ def _plain_export(name: str, exporter: str, path: Path, outputs: list[str], *, g
     # Neither exporter can return a cache object, with or without this tool.
     if "use_cache" in mx.TracingHierarchyBuilder().trace_model_execution(model, arguments).modules[""].arguments:
         arguments["use_cache"] = False
-    with quiet(), torch.set_grad_enabled(gradients), exportable_moe(model):
-        if exporter == "dynamo":
-            shapes = {name: dict.fromkeys(made.axes.get(name, {}), Dim.AUTO) or None for name in arguments}
-            program = torch.onnx.export(
-                model,
-                (),
-                kwargs=arguments,
-                dynamo=True,
-                verbose=False,
-                dynamic_shapes=shapes,
-                output_names=outputs,
-            )
-            assert program is not None
-            program.save(path)
-        else:
-            with call_by_position(model, CallArguments(arguments)):
-                tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
-                axes = {name: dict(axes) for name, axes in made.axes.items()}
-                torch.onnx.export(
-                    model,
-                    tuple(tensors.values()),
-                    str(path),
-                    dynamo=False,
-                    input_names=list(tensors),
-                    output_names=outputs,
-                    dynamic_axes=axes,
-                )
+    with torch.set_grad_enabled(gradients), exportable_moe(model):
+        export_plainly(model, arguments, path, exporter, made.axes, outputs)
     return onnx.load(path)
 
 

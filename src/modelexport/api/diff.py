@@ -202,14 +202,14 @@ def _hinted(calls: Mapping[str, str], flat: Inlined) -> dict[str, str]:
 
 def _hints(file: TaggedFile) -> dict[str, str]:
     """What nodes say themselves; else what an older record says of nodes of the same name, if it knows most of them."""
-    nodes, stale = file.graph.nodes, file.related_record
+    nodes, record = file.graph.nodes, file.related_record
     written = {node.key: node.metadata[MODULE_KEY] for node in nodes if MODULE_KEY in node.metadata}
-    if knows_most_nodes(written, file.graph) or stale is None:
+    if knows_most_nodes(written, file.graph) or record is None:
         return written
     known = {
         node.key: str(entry.attribution.ancestor)
         for node in nodes
-        if (entry := stale.nodes.get(node.key)) is not None
+        if (entry := record.nodes.get(node.key)) is not None
         and entry.op_type == node.op_type
         and entry.attribution.ancestor is not None
     }

@@ -8,6 +8,7 @@ https://protobuf.dev/programming-guides/proto-limits/
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from copy import deepcopy
@@ -151,6 +152,9 @@ def save_model(
         return stage_model(stage, model, path, external_data=external_data, threshold=threshold)
 
 
+_MODEL_START, _RECORD_START = re.compile(re.escape(FIRST_TAG)), re.compile(rb'\s*{\s*"schema"')
+
+
 def ensure_model_target(path: Path) -> None:
     """Fail now rather than after a long computation if a model and its record cannot, or should not, be written there.
 
@@ -158,10 +162,10 @@ def ensure_model_target(path: Path) -> None:
     """
     ensure_writable(path)
     beside = sidecar_path(path)
-    for target, start, what in ((path, FIRST_TAG, "an ONNX model"), (beside, b'{"schema"', "a hierarchy record")):
+    for target, start, what in ((path, _MODEL_START, "an ONNX model"), (beside, _RECORD_START, "a hierarchy record")):
         with target.open("rb") if target.is_file() else nullcontext() as file:
             head = b"" if file is None else file.read(64)
-        if head and not b"".join(head.split()).startswith(start):
+        if head and not start.match(head):
             raise FileUnwritable(
                 f"{target} is there already and is not {what}", "Give another name, or remove that file first."
             )
