@@ -160,13 +160,15 @@ def test_compare(small: SmallFile, small_path: Path, tmp_path: Path, capsys: pyt
 
 def test_a_file_without_a_record(small: SmallFile, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = replace(small, level=Level.NONE, sidecar=False).write(tmp_path / "a.onnx")
-    for verb in (["analyze", path], ["compare", path, path], ["query", path, "op=*"]):
+    for verb in (["analyze", path], ["compare", path, path], ["query", path, "op=*"], ["cost", path]):
         assert run(*verb) == 0
         note = capsys.readouterr().err
         assert note.startswith(f"note: no record in {path}: ")
         assert "modelexport attach" in note
         assert run(*verb, "--quiet") == 0
-        assert not capsys.readouterr().err
+        output = capsys.readouterr()
+        assert not output.err
+        assert "note:" not in output.out
 
 
 def test_validating_a_file_without_a_record(

@@ -139,6 +139,7 @@ def cost(file: Path, at: tuple[str, ...], by: str, report: cli.Report, **tree: A
         return cost_tables(counted, verbose=report.verbose, **tree)
 
     report.show(counted, view, rows=f"{by}s")
+    report.print_notes(counted.notes)
     return 0
 
 

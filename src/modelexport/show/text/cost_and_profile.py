@@ -98,7 +98,6 @@ def _foot(cost: Cost) -> Iterator[Text]:
     if inputs:
         yield plain(f"in terms of open axes; for numbers, give them sizes: --at {inputs}", "dim")
     yield from (plain(f"{axis.name}: {axis.source}", "dim") for axis in left if not axis.given)
-    yield from note_lines(cost.notes)
     reasons = Counter(node.reason or "no reason is known" for node in cost.unknown)
     frequent = reasons.most_common(_REASONS)
     yield from note_lines(f"not known of {counted(count, 'node')}: {reason}" for reason, count in frequent)
