@@ -241,6 +241,21 @@ class TestParameters:
         assert (found["b.bias"], found["y"], found["z"]) == ("b", "b", "a")
 
 
+def test_what_says_how_is_no_parameter() -> None:
+    """The shape of a Reshape is an input as a weight is, and no content of what comes out."""
+    shape = numpy_helper.from_array(np.array([1, WIDTH]), "enc.shape")
+    nodes = [
+        node("MatMul", ["x", "enc.fc.weight"], "y", "/enc/fc/MatMul"),
+        node("Reshape", ["y", "enc.shape"], "z", "/enc/Reshape"),
+    ]
+    found = find(nodes, [weight("enc.fc.weight", WIDTH, WIDTH), shape], "z").hierarchy.modules
+    assert {path: [tensor.name for tensor in module.parameters] for path, module in found.items()} == {
+        "": [],
+        "enc": [],
+        "enc.fc": ["weight"],
+    }
+
+
 def test_functions_with_weights_are_modules() -> None:
     body = [helper.make_node("MatMul", ["a", "w"], ["t"]), helper.make_node("Relu", ["t"], ["b"])]
     opset = [helper.make_opsetid("", 20), helper.make_opsetid("pkg", 1)]

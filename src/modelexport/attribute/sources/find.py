@@ -28,6 +28,7 @@ from modelexport.attribute.sources.parameter_names import module_of_parameter, r
 from modelexport.attribute.sources.reading import Reading
 from modelexport.attribute.sources.structure import read_structure
 from modelexport.graph.index import Graph, Tensor, edges_of
+from modelexport.graph.operators import data_inputs
 from modelexport.record.hierarchy import (
     ROOT,
     CallSite,
@@ -178,10 +179,12 @@ def _make_module(path: str, qualified: str, *, container: bool) -> Module:
 def _add_parameters(graph: Graph, provenance: Provenance) -> Hierarchy:
     """Modules with the weights that belong to each alone; a name that is not the module's own is kept whole."""
     tensors: dict[str, list[TensorInfo]] = {}
+    contents = {value for node in graph.nodes for value in data_inputs(node)}
     for name, attribution in provenance.initializers.items():
         paths = {owner.path for owner in attribution.owners}
-        # Constants of shapes and scalars are no parameters, and what nobody knows of is no module's.
-        if len(paths) == 1 and graph.initializers[name].shape and attribution.confidence > Confidence.FALLBACK:
+        # Scalars and what only says how (a shape of Reshape) are no parameters; what nobody knows of is no module's.
+        is_parameter = graph.initializers[name].shape and name in contents
+        if len(paths) == 1 and is_parameter and attribution.confidence > Confidence.FALLBACK:
             path = paths.pop()
             own = name.rpartition(".")[2] if module_of_parameter(name) == path else name
             tensors.setdefault(path, []).append(_tensor_info(own, graph.initializers[name]))
