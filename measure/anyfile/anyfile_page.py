@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-from measure.anyfile.read_exports import PARAMETERS, PLAIN, TASKS, TOOLS, ReadResult
+from measure.anyfile.read_exports import PARAMETERS, PLAIN, TASKS, TOOLS, UNNAMED, ReadResult
 from measure.anyfile.scoring import Score
 from measure.corpus.rows import EXPORTERS
 from measure.lineage.lineage_page import Target
@@ -29,7 +29,16 @@ _TEXT = (
     "Weights of a fresh model are equal in many places, and exporters store equal ones once. Those of a trained model "
     "are not, so seeded noise is added to all parameters and buffers before the export."
 )
-_COLUMNS = ("nodes", "right", "too shallow", "wrong", "fallback", "wrong at strong", "class right", "class known")
+_SHARES = (
+    "right",
+    "too shallow",
+    "wrong",
+    "fallback",
+    "wrong at strong",
+    "class right",
+    "class known",
+    "parameter named",
+)
 
 
 def compose_head(results: Sequence[ReadResult]) -> str:
@@ -61,6 +70,7 @@ def targets(results: Iterable[ReadResult]) -> list[Target]:
     dynamo = sum_scores(result for result in read if result.task == PLAIN and result.exporter == "dynamo")
     script = sum_scores(result for result in read if result.task == PLAIN and result.exporter == "torchscript")
     tools = sum_scores(result for result in read if result.task in TOOLS)
+    unnamed = sum_scores(result for result in read if result.task == UNNAMED)
     named = sum_scores(result for result in read if result.task == PARAMETERS)
     checked = [
         (dynamo, _at_least("plain dynamo export: module right", dynamo.right, dynamo.nodes, 0.98)),
@@ -71,7 +81,8 @@ def targets(results: Iterable[ReadResult]) -> list[Target]:
         (tools, _at_least("after tools: module right", tools.right, tools.nodes, 0.85)),
         (tools, _at_most("after tools: fallback", tools.fallback, tools.nodes, 0.03)),
         (tools, _at_most("after tools: wrong at strong", tools.wrong_strong, tools.nodes, 0.01)),
-        (named, _at_least("names of parameters alone: module right", named.right, named.nodes, 0.85)),
+        (unnamed, _at_least("node names removed: module right", unnamed.right, unnamed.nodes, 0.85)),
+        (named, _at_least("all names removed but parameters': module right", named.right, named.nodes, 0.85)),
     ]
     return [target for score, target in checked if score.nodes]
 
@@ -100,11 +111,14 @@ def _kinds(read: Sequence[ReadResult]) -> Table:
         for (task, exporter), group in sorted(groups.items())
     )
     text = (
-        "Over all models, in percent of nodes. `plain` is the export as it is; of `parameters`, all names are gone "
-        "but those of parameters, inputs and outputs; the others are tools, run on the models of "
-        "[lineage.md](lineage.md)."
+        "Over all models, in percent of nodes. `plain` is the export as it is; of `no node names`, names and metadata "
+        "of nodes are gone; of `parameters`, all names besides, but those of parameters, inputs and outputs; the "
+        "others are tools, run on the models of [lineage.md](lineage.md). The last column is the share of nodes whose "
+        "module occurs in the name of a stored parameter: exporters store most weights of Linear transposed, under "
+        "a number, and modules without weights (activations, rotary embeddings) have no parameter. Where parameters "
+        "are all that is left, no answer to the others can be right."
     )
-    return Table("Files", text, ("file", "exporter", "files", *_COLUMNS), rows)
+    return Table("Files", text, ("file", "exporter", "files", "nodes", *_SHARES), rows)
 
 
 def _models(read: Sequence[ReadResult]) -> Table:
@@ -137,6 +151,7 @@ def _cells(results: Sequence[ReadResult]) -> tuple[str, ...]:
         score.wrong_strong,
         score.class_right,
         score.class_known,
+        score.named,
     )
     return (f"{score.nodes:,}", *(percent_of(part, score.nodes) for part in parts))
 

@@ -1,7 +1,8 @@
 """Plain files: an export as it would be without this project, and without what exporters leave beside the weights.
 
 strip_record(model)           no key of ours; the same as a plain `torch.onnx.export`
-keep_parameter_names(model)   besides, no metadata and no names but those of parameters, inputs and outputs:
+strip_node_names(model)       besides, no metadata, and nodes without names; values keep theirs
+keep_parameter_names(model)   besides, no names but those of parameters, inputs and outputs:
 
     node_linear_1: linear_1 = Gemm(addmm, fc.weight, val_3)     becomes     v7 = Gemm(v6, fc.weight, v2)
 """
@@ -28,15 +29,24 @@ def strip_record(model: onnx.ModelProto) -> onnx.ModelProto:
     return plain
 
 
+def strip_node_names(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which nodes have neither names nor metadata."""
+    nameless = onnx.ModelProto()
+    nameless.CopyFrom(model)
+    strip_metadata(nameless, _ANY, ())
+    nameless.graph.doc_string = ""
+    _rename_graph(nameless.graph, {})
+    for function in nameless.functions:
+        _rename_nodes(function.node, {})
+    return nameless
+
+
 def keep_parameter_names(model: onnx.ModelProto, parameters: Collection[str]) -> onnx.ModelProto:
     """A copy in which nodes have no names, and values meaningless ones unless they are parameters, inputs or outputs.
 
     parameters  full names; an initializer that is none of them was named by the exporter
     """
-    nameless = onnx.ModelProto()
-    nameless.CopyFrom(model)
-    strip_metadata(nameless, _ANY, ())
-    nameless.graph.doc_string = ""
+    nameless = strip_node_names(model)
     stored = {tensor.name for tensor in nameless.graph.initializer}
     ends = {value.name for value in (*nameless.graph.input, *nameless.graph.output)}
     kept = ends | stored.intersection(parameters)

@@ -3,6 +3,7 @@
 The tasks are what becomes of the file before it is read:
 
     plain               nothing: the export as torch writes it
+    no node names       names and metadata of nodes are gone
     parameters          all names are gone but those of parameters
     ort:all, int8, …    a tool is run on it
 """
@@ -20,7 +21,7 @@ from typing import Any
 import onnx
 
 from measure.anyfile.exports import Export, NotMade, load_export, load_made
-from measure.anyfile.plain_files import keep_parameter_names, strip_record
+from measure.anyfile.plain_files import keep_parameter_names, strip_node_names, strip_record
 from measure.anyfile.scoring import Miss, Score, Verdict, score_record
 from measure.results import TaskFolder
 from measure.workers import BUILD, Job, serve
@@ -29,9 +30,10 @@ from modelexport.graph.index import index_model
 
 EXPORTS = BUILD / "anyfile-exports"
 PLAIN = "plain"
+UNNAMED = "no node names"
 PARAMETERS = "parameters"
 TOOLS = ("ort:all", "onnxslim", "int8", "opset:21")
-TASKS = (PLAIN, PARAMETERS, *TOOLS)
+TASKS = (PLAIN, UNNAMED, PARAMETERS, *TOOLS)
 # Stored to be looked into; the counts are of all.
 _MOST_MISSES = 300
 
@@ -85,7 +87,9 @@ def read_export(row: str, exporter: str, task: str, folder: Path) -> ReadResult:
     except NotMade as error:
         return ReadResult(row, exporter, task, refusal=str(error))
     model = strip_record(export.model)
-    if task == PARAMETERS:
+    if task == UNNAMED:
+        model = strip_node_names(model)
+    elif task == PARAMETERS:
         model = keep_parameter_names(model, export.record.hierarchy.tensor_owners.keys())
     return _judge_file(ReadResult(row, exporter, task), model, export)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
-from modelexport.record.hierarchy import Hierarchy
+from modelexport.record.hierarchy import ROOT, Hierarchy, lineage_of
 from modelexport.record.provenance import Attribution, Confidence, Provenance, is_within
 
 
@@ -36,6 +36,7 @@ class Score:
     wrong_strong  too shallow or wrong, and said with `strong` or `exact` confidence
     class_right   those whose answer has the class of the true module
     class_known   those whose answer has a class, not a description
+    named         those whose module occurs in the name of a parameter that is stored in the file
     """
 
     nodes: int = 0
@@ -47,6 +48,7 @@ class Score:
     wrong_strong: int = 0
     class_right: int = 0
     class_known: int = 0
+    named: int = 0
 
     def __add__(self, other: Score) -> Score:
         return Score(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Score)))
@@ -104,6 +106,7 @@ def score_record(
     true_keys  by key of a node in the file: its key in the record, where names are not the same
     """
     total, misses = Score(), []
+    named = _named_modules(answers, truth.hierarchy)
     for key, entry in answers.nodes.items():
         true = truth.recorded(key if true_keys is None else true_keys[key])
         if true.confidence <= Confidence.FALLBACK or not true.owners:
@@ -112,9 +115,16 @@ def score_record(
         answer = entry.attribution
         verdict = judge_answer(answer, true, truth.hierarchy)
         total += _count(verdict, answer, _class_of(answer, answers.hierarchy), true, truth.hierarchy)
+        total += Score(named=int(any(owner.path in named for owner in true.owners)))
         if verdict is not Verdict.RIGHT:
             misses.append(_describe_miss(verdict, entry.op_type, entry.name or key, answer, true))
     return total, misses
+
+
+def _named_modules(answers: Provenance, truth: Hierarchy) -> frozenset[str]:
+    """Modules whose path is a part of the name of a stored parameter, the root among them."""
+    holders = (path for name in answers.initializers for path in truth.tensor_owners.get(name, ()))
+    return frozenset(above for path in (ROOT, *holders) for above in lineage_of(path))
 
 
 def _class_of(answer: Attribution, hierarchy: Hierarchy) -> str:

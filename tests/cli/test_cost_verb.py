@@ -103,12 +103,7 @@ def test_csv(small_path: Path, tmp_path: Path, capsys: Captured) -> None:
 def test_nodes(open_path: Path, capsys: Captured) -> None:
     assert run("cost", open_path, "--by", "node") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert next(line for line in lines if line.startswith("product")).split()[:4] == [
-        "product",
-        "MatMul",
-        "(no",
-        "module)",
-    ]
+    assert next(line for line in lines if line.startswith("product")).split()[:3] == ["product", "MatMul", "(model)"]
     assert "?" in next(line for line in lines if line.startswith("puzzle"))
 
 

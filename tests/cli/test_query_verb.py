@@ -79,6 +79,7 @@ def test_json(small: SmallFile, tmp_path: Path, capsys: Captured) -> None:
                 "reason": "nobody knows",
             },
         ],
+        "notes": [],
     }
 
 

@@ -26,7 +26,7 @@ from modelexport.graph.algorithms import group_by_key
 from modelexport.graph.constants import integer
 from modelexport.graph.functions import InlinedModel, inline_graph
 from modelexport.graph.index import Graph, Node, Tensor
-from modelexport.record.hierarchy import ModuleCall, TensorInfo, join, lineage_of
+from modelexport.record.hierarchy import Hierarchy, ModuleCall, TensorInfo, join, lineage_of
 from modelexport.record.provenance import Provenance, is_within
 
 ModulePath = str | None
@@ -115,7 +115,7 @@ def _unpacked_size(tensor: Tensor, use: Use) -> int:
 
 
 class ParameterMatching:
-    """What each initializer of a graph holds. Without a record, every weight is a parameter of its own."""
+    """What each initializer of a graph holds. Where no model was asked, every weight is a parameter of its own."""
 
     def __init__(self, graph: Graph, record: Provenance | None, model: InlinedModel | None = None) -> None:
         """`model` is the same without functions, and knows the attributes that their calls give to their nodes."""
@@ -123,7 +123,9 @@ class ParameterMatching:
         self._record = record
         self._tensors = graph.initializers
         self._uses = (self._inlined.graph if model is None else model.graph).uses
-        self._modules = {} if record is None else record.hierarchy.modules
+        # What was read from the file itself knows of no parameter that the file does not hold.
+        self._hierarchy = Hierarchy.of(()) if record is None or record.origin.is_file else record.hierarchy
+        self._modules = self._hierarchy.modules
         self._order = {path: index for index, path in enumerate(self._modules)}
         # Numbers of absent parameters that no initializer was found to hold so far.
         self._left = self._absent_parameters()
@@ -138,7 +140,7 @@ class ParameterMatching:
     def _match_all(self) -> Iterator[tuple[str, tuple[HeldParameter, ...]]]:
         tensors = self._tensors.items()
         # A buffer has the name of one, and is no parameter, whatever it looks like.
-        buffers = () if self._record is None else self._record.hierarchy.tensor_owners
+        buffers = self._hierarchy.tensor_owners
         weights = [
             name
             for name, tensor in tensors
@@ -153,8 +155,8 @@ class ParameterMatching:
             yield name, tuple(self._match(name, sizes[name]))
 
     def _match(self, name: str, size: int) -> Iterator[HeldParameter]:
-        if self._record is None:
-            yield HeldParameter(name, (None,), size)
+        if self._record is None or self._record.origin.is_file:
+            yield HeldParameter(name, initializer_modules(self._record, name), size)
             return
         # A weight with a name of its own may stand for others too: exporters store equal tensors once.
         absent = list(self._match_absent(name, size))

@@ -143,6 +143,7 @@ def test_scales_and_zero_points_are_no_parameters() -> None:
 
 
 def test_four_bits_take_half_a_byte() -> None:
-    found = cost_of(file_of([node("DequantizeLinear", "w s", "y")], [], [header("w", (3, 3), TensorProto.INT4)]))
-    assert found.total.weight_bytes == 5
+    weights = [header("w", (3, 3), TensorProto.INT4), header("s", ())]
+    found = cost_of(file_of([node("DequantizeLinear", "w s", "y")], [], weights))
+    assert found.total.weight_bytes == 5 + 4
     assert found.total.parameters == 9

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import pytest
 import torch
-from measure.anyfile.plain_files import keep_parameter_names, strip_record
+from measure.anyfile.plain_files import keep_parameter_names, strip_node_names, strip_record
 from measure.corpus.models import build, export_row, inputs_of, rows_by_name
 from onnx import TensorProto, helper
 from tests.support import building
@@ -43,6 +43,13 @@ def test_names_of_parameters_inputs_and_outputs_are_all_that_stays() -> None:
     assert [node.op_type for node in graph.nodes] == [node.op_type for node in named.nodes]
     assert _edges(graph) == _edges(named)
     assert model == _branching()
+
+
+def test_values_keep_their_names_where_nodes_lose_theirs() -> None:
+    unnamed = strip_node_names(_branching())
+    assert b"/fc" not in unnamed.SerializeToString()
+    assert b"namespace" not in unnamed.SerializeToString()
+    assert [list(node.output) for node in unnamed.graph.node] == [list(node.output) for node in _branching().graph.node]
 
 
 def test_names_that_look_like_the_new_ones_do_not_meet_them() -> None:
