@@ -288,6 +288,39 @@ class TestNothingKnown:
         assert levels(found)["z"] is Confidence.FALLBACK
 
 
+class TestRoot:
+    """What lies between two modules is inferred to be the root's only where that could have been another module."""
+
+    def between(self, *paths: str) -> Confidence:
+        weights = [weight(f"{path}.weight", WIDTH, WIDTH) for path in paths]
+        nodes, value = [], "x"
+        for number, tensor in enumerate(weights):
+            nodes += [node("MatMul", [value, tensor.name], f"m{number}"), node("Relu", [f"m{number}"], f"r{number}")]
+            value = f"r{number}"
+        provenance = find(nodes, weights, value)
+        assert modules(provenance)["r0"] == ""
+        return levels(provenance)["r0"]
+
+    @pytest.mark.parametrize("paths", [("conv_0", "conv_1", "fc"), ("attn.attn", "fc"), ("a.0", "a.1", "b.0", "b.1")])
+    def test_modules_beside_each_other_tell_nothing(self, paths: Sequence[str]) -> None:
+        assert self.between(*paths) is Confidence.FALLBACK
+
+    @pytest.mark.parametrize("paths", [("stem", "enc.a", "enc.b"), ("stem", "enc.layer.0", "enc.layer.1")])
+    def test_a_module_around_others_is_another_answer(self, paths: Sequence[str]) -> None:
+        assert self.between(*paths) is Confidence.INFERRED
+
+    def test_a_root_that_is_known_to_compute(self) -> None:
+        nodes = [
+            node("MatMul", ["x", "a.weight"], "m"),
+            node("Relu", ["m"], "r"),
+            node("Add", ["r", "bias"], "s", **dynamo([""], ["m.Net"])),
+            node("Relu", ["s"], "t"),
+            node("MatMul", ["t", "b.weight"], "y"),
+        ]
+        weights = [weight("a.weight", WIDTH, WIDTH), weight("b.weight", WIDTH, WIDTH), weight("bias", WIDTH)]
+        assert levels(find(nodes, weights, "y"))["t"] is Confidence.INFERRED
+
+
 class TestClasses:
     def test_what_the_nodes_do(self) -> None:
         nodes = [

@@ -74,6 +74,8 @@ def find_hierarchy(graph: Graph) -> Provenance:
     known = {key: claims[0] for key, claims in nodes.items()}
     # From a few names, nothing follows for the rest.
     inferred = infer_claims(flow, hierarchy, known, FROM_FILE) if is_named else {}
+    if not _can_tell_root(hierarchy, known.values()):
+        inferred = {key: claim for key, claim in inferred.items() if not _is_root(claim)}
     held = {name: claims[0] for name, claims in initializers.items()}
     read_by = claim_initializers_by_dataflow(graph, hierarchy, {**known, **inferred}, held, FROM_FILE)
     fallback = Claim((ModuleCall(ROOT),), Confidence.FALLBACK, (), FROM_FILE)
@@ -93,6 +95,31 @@ def _share_named(graph: Graph, readings: Sequence[Reading]) -> float:
     weights = {name for name, tensor in graph.initializers.items() if tensor.shape}
     named = {key for reading in readings for key in (*reading.nodes, *reading.initializers)}
     return max((len(whole & named) / len(whole) for whole in (computing, weights) if whole), default=1.0)
+
+
+def _can_tell_root(hierarchy: Hierarchy, known: Iterable[Claim]) -> bool:
+    """Whether it means something that a node is inferred to be the root's.
+
+    Inference goes by the innermost module around two that are known. Where no module but the root is around two others
+    (`conv2d_0`, `conv2d_1`, …), that is the root whatever there is between them, unless it is known to compute.
+    """
+    if any(map(_is_root, known)):
+        return True
+    modules = hierarchy.modules
+    runners: set[str] = set()
+    for path, module in modules.items():
+        if path == ROOT or module.container:
+            continue
+        # A list runs nothing: its modules are run by the one around it.
+        runner = next(above for above in reversed([*lineage_of(parent_path(path))]) if not modules[above].container)
+        if runner != ROOT and runner in runners:
+            return True
+        runners.add(runner)
+    return False
+
+
+def _is_root(claim: Claim) -> bool:
+    return all(owner.path == ROOT for owner in claim.owners)
 
 
 def _deciding_sources(readings: Sequence[Reading]) -> Iterable[str]:
