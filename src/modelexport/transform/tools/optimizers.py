@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from modelexport.errors import ExtraMissing, RuntimeFailed, UserError
-from modelexport.transform.tools.tool import Job, data_beside, is_spread, read_whole, save_ir, write_whole
+from modelexport.graph.file.reading import open_model
+from modelexport.transform.tools.tool import (
+    Job,
+    copy_model,
+    data_beside,
+    free_weights,
+    is_spread,
+    lists_weights_as_inputs,
+    read_whole,
+    save_ir,
+    write_whole,
+)
 
 # How far ONNX Runtime optimizes a file before it runs it.
 LEVELS = {
@@ -30,7 +41,13 @@ _SMALL = 1024
 
 def ort(job: Job) -> None:
     """ONNX Runtime's own, as it would run the file on this machine's CPU."""
-    _start(job.source, saving_options(job.target, job.option, weights_beside=is_spread(job.source)))
+    options = saving_options(job.target, job.option, weights_beside=is_spread(job.source))
+    if not lists_weights_as_inputs(open_model(job.source).proto):
+        _start(job.source, options)
+        return
+    # It takes weights in and leaves their inputs behind, which nobody could give.
+    with copy_model(job.source, job.target.parent, free_weights) as source:
+        _start(source, options)
 
 
 def save_optimized(source: Path, target: Path) -> None:

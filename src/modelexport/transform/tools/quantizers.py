@@ -23,7 +23,16 @@ import onnx
 
 from modelexport.graph.protos import in_order, integer_attribute
 from modelexport.transform.tools.keep_float import keep_nodes_float
-from modelexport.transform.tools.tool import Feed, Job, Tool, copy_model, is_spread, read_whole, write_whole
+from modelexport.transform.tools.tool import (
+    Feed,
+    Job,
+    Tool,
+    copy_model,
+    is_spread,
+    read_whole,
+    store_constants,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     from modelexport.graph.file.reading import ModelFile
@@ -119,15 +128,18 @@ def quantize_four_bits(job: Job) -> None:
     """MatMul by a constant becomes MatMulNBits, an operator of ONNX Runtime's; nothing else changes."""
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-    quantizer = MatMulNBitsQuantizer(read_whole(job.source), block_size=_BLOCK, is_symmetric=True)
-    quantizer.process()
-    quantizer.model.save_model_to_file(str(job.target))
+    with copy_model(job.source, job.target.parent, store_constants) as source:
+        quantizer = MatMulNBitsQuantizer(read_whole(source), block_size=_BLOCK, is_symmetric=True)
+        quantizer.process()
+        quantizer.model.save_model_to_file(str(job.target))
 
 
 def _dynamic(settings: Quantization, job: Job) -> None:
     from onnxruntime.quantization import quantize_dynamic
 
-    with copy_model(job.source, job.target.parent, _unshare_gemm_weights) as source:
+    with copy_model(
+        job.source, job.target.parent, lambda model: _unshare_gemm_weights(store_constants(model))
+    ) as source:
         quantize_dynamic(source, job.target, **_shared_options(settings, source))
         quantized = read_whole(job.target)
         # Its order of nodes takes no account of what the bodies of If and Loop read.
@@ -144,7 +156,7 @@ def _static(settings: Quantization, job: Job) -> None:
     if settings.method:
         more["calibrate_method"] = quantization.CalibrationMethod[METHODS[settings.method]]
     form = quantization.QuantFormat[FORMS[settings.form]]
-    with copy_model(job.source, job.target.parent) as source:
+    with copy_model(job.source, job.target.parent, store_constants) as source:
         more |= _shared_options(settings, source)
         quantization.quantize_static(source, job.target, _CalibrationFeeds(job.feeds), quant_format=form, **more)
         if settings.exclude:

@@ -11,22 +11,25 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 
-from modelexport.graph.file.external import is_external, tensors
+from modelexport.graph.file.external import external_data, is_external, tensors
 from modelexport.graph.file.reading import open_model
 from modelexport.graph.file.writing import save_model
-from modelexport.graph.protos import in_order
+from modelexport.graph.index import FLOATS
+from modelexport.graph.protos import find_attribute, in_order, operator_name
 
 Feed = Mapping[str, np.ndarray]
 
 # Packages that other verbs need as well; all the rest comes with the extra `tools`.
 _EXTRAS = {"onnxruntime": "runtime", "onnxscript": "export"}
+# Before this version, every initializer had to be an input too: https://github.com/onnx/onnx/blob/main/docs/IR.md
+_IR_WITH_FREE_WEIGHTS = 4
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,51 @@ def copy_model(
         copied = Path(inner) / "model.onnx"
         save_model(change(open_model(source)), copied)
         yield copied
+
+
+def store_constants(model: ModelFile) -> ModelFile:
+    """Floats in Constant nodes of the main graph become initializers, in place: quantizers look for weights only there.
+
+        w = Constant(…); y = Conv(x, w)   →   y = Conv(x, w), w stored
+
+    What the model returns as it is stays a node.
+    """
+    graph = model.proto.graph
+    returned = {value.name for value in graph.output}
+    weights, kept = dict(model.weights), []
+    for node in graph.node:
+        value = find_attribute(node, "value") if operator_name(node.op_type, node.domain) == "Constant" else None
+        if value is None or value.t.data_type not in FLOATS or node.output[0] in returned:
+            kept.append(node)
+            continue
+        tensor = graph.initializer.add()
+        tensor.CopyFrom(value.t)
+        tensor.name = node.output[0]
+        if is_external(tensor):
+            weights[tensor.name] = external_data(tensor, model.directory)
+    if len(kept) < len(graph.node):
+        holder = onnx.GraphProto(node=kept)  # copies: the nodes are gone once the graph has let go of them
+        del graph.node[:]
+        graph.node.extend(holder.node)
+        model.proto.ir_version = max(model.proto.ir_version, _IR_WITH_FREE_WEIGHTS)
+    return replace(model, weights=weights)
+
+
+def lists_weights_as_inputs(model: onnx.ModelProto) -> bool:
+    """Whether initializers are inputs because the version of the format wants it, and not to be replaced by callers."""
+    stored = {tensor.name for tensor in model.graph.initializer}
+    return model.ir_version < _IR_WITH_FREE_WEIGHTS and any(value.name in stored for value in model.graph.input)
+
+
+def free_weights(model: ModelFile) -> ModelFile:
+    """Initializers are no inputs any more, in place, in the version of the format that allows it."""
+    graph = model.proto.graph
+    stored = {tensor.name for tensor in graph.initializer}
+    holder = onnx.GraphProto(input=[value for value in graph.input if value.name not in stored])
+    del graph.input[:]
+    graph.input.extend(holder.input)
+    model.proto.ir_version = max(model.proto.ir_version, _IR_WITH_FREE_WEIGHTS)
+    return model
 
 
 def is_spread(path: Path) -> bool:
