@@ -355,7 +355,7 @@ def test_values_that_stay_open_for_long_take_time_in_proportion() -> None:
             values.append(net.linear(values[-1]))
         total = values[-1]
         for value in values[1:-1]:
-            total = net.add("Mul", total, value)
+            total = net.add("Concat", total, value, axis=1)
         graph = index_model(net.proto(total))
         return calls_made(lambda: read_structure(graph))
 
