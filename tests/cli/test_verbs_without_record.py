@@ -62,6 +62,19 @@ def test_a_verb_that_writes_says_and_marks_its_source(verb: str, given: Path, tm
     assert (origin.is_file, origin.exporter) == (True, SOURCE)
 
 
+def test_where_nothing_is_folded_there_is_a_record_too(tmp_path: Path, capsys: Captured) -> None:
+    """Another way through `fold` than that of a file with modules that repeat."""
+    model = plain()
+    del model.graph.node[3:]
+    model.graph.node[2].output[0] = "y"
+    given = save(model, tmp_path)
+    assert run("fold", given, "-o", tmp_path / "folded.onnx") == 0
+    assert capsys.readouterr().out.count("no record in") == 1
+    folded = onnx.load(tmp_path / "folded.onnx")
+    assert not folded.functions
+    assert RECORD_KEY in {entry.key for entry in folded.metadata_props}
+
+
 def test_functions_that_are_put_in_place(tmp_path: Path, capsys: Captured) -> None:
     """Another way through `flatten` than that of a file without functions."""
     given = save(with_function(), tmp_path)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from tests.support.building import body, model, node, set_metadata
 from tests.support.nameless_nets import WITHOUT_REPETITION, Net, layers
 
@@ -159,6 +160,29 @@ class TestStructure:
         assert first is STRONG
         assert set(others) == {Confidence.FALLBACK}
 
+    def test_names_of_weights_are_enough(self) -> None:
+        """Of two products and thirty activations, the names of two weights explain all."""
+        nodes = [node("MatMul", "x enc.first.weight", "v0")]
+        nodes += [node("Relu", f"v{number}", f"v{number + 1}") for number in range(30)]
+        nodes.append(node("MatMul", "v30 enc.second.weight", "y"))
+        provenance = find(model(*nodes, weights=["enc.first.weight", "enc.second.weight"]))
+        assert {modules(provenance)[f"v{number}"] for number in range(1, 31)} == {"enc"}
+        assert levels(provenance)["v7"] is INFERRED
+
+
+class TestOrigin:
+    """Sources are named that say what no stronger one says."""
+
+    def test_a_source_that_adds_nothing_is_not_named(self) -> None:
+        nodes = [node("MatMul", "x fc.weight", "a", "/fc/MatMul"), node("Relu", "a", "y", "/act/Relu")]
+        provenance = find(model(*nodes, weights=["fc.weight"]))
+        assert provenance.origin.exporter == TORCHSCRIPT
+        assert len(provenance.nodes["a"].attribution.evidence) == 2
+
+    def test_several_sources_are_named_strongest_first(self) -> None:
+        nodes = [node("MatMul", "x fc.weight", "a"), node("Relu", "a", "y", "/act/Relu")]
+        assert find(model(*nodes, weights=["fc.weight"])).origin.exporter == f"{TORCHSCRIPT}, {PARAMETERS}"
+
 
 class TestNodeNames:
     @pytest.mark.parametrize(
@@ -248,9 +272,11 @@ class TestHierarchy:
             node("MatMul", "x fc.weight", "a", "/fc/MatMul"),
             node("Add", "a val_1", "b", "/fc/Add"),
             node("Mul", "b shared", "c", "/first/Mul"),
-            node("Mul", "c shared", "y", "/second/Mul"),
+            node("Mul", "c shared", "d", "/second/Mul"),
+            node("Mul", "d half", "y", "/second/Mul_1"),
         ]
-        provenance = find(model(*nodes, weights=["fc.weight", "val_1", "shared"]))
+        half = numpy_helper.from_array(np.array(0.5, np.float32), "half")
+        provenance = find(model(*nodes, weights=["fc.weight", "val_1", "shared", half]))
         names = {
             path: [item.name for item in module.parameters] for path, module in provenance.hierarchy.modules.items()
         }
