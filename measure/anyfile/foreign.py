@@ -18,14 +18,18 @@ from measure.workers import BUILD, Breakdown, Job, Measurement, Workers, module_
 
 FOLDER = BUILD / "anyfile-foreign"
 FEWEST_FILES, FEWEST_EXPORTERS = 25, 6
+# What ONNX Runtime says of a file with an operator that it has no code for, which nobody can profile with it.
+_NO_OPERATOR = ("is not a registered function/op", "NOT_IMPLEMENTED")
 _TITLE = "Files of others"
 _TEXT = (
     "{files} files that somebody else exported, by {exporters} exporters, from packages of PyPI and npm "
     "([manifest](../../measure/anyfile/manifest.toml)), and {verbs} commands on each: {names}. `extract`, `select`, "
     "`query` and `quantize --exclude` are given a module from the middle of the file, where there is one; `strip`, "
-    "`relink`, `compare` and the second `diff`, what ONNX Runtime's optimizer made of the file.\n\n"
-    "{done:,} of {runs:,} runs ended with 0 or 1, {refused:,} with 2 and a reason, which is listed below. Anything "
-    "else is a defect ({defects}). The limit is none, on at least {fewest} files by {exporters_wanted} exporters.\n\n"
+    "`relink`, `compare`, `verify` and the second `diff`, what ONNX Runtime's optimizer made of the file.\n\n"
+    "{done:,} of {runs:,} runs ended with 0 or 1 (`validate --require-record` with 1), {refused:,} with 2 and a "
+    "reason, listed below. Anything else is a defect ({defects}), and so is a change beside the input. The limit is "
+    "none, on at least {fewest} files by {exporters_wanted} exporters, with a page of each ({pages}) and a profile "
+    "({profiles}), unless ONNX Runtime lacks an operator ({lacking}). {missing}\n\n"
     "`classes` are those of modules that do more than hold others: known from the file / described by what their nodes "
     "do / unknown. `strong`, `inferred` and `fallback` are percent of nodes; of `fallback` ones nothing is known. "
     "Those `at the root` are inferred ones that no module inside of the model is known to have."
@@ -75,6 +79,10 @@ def compose_table(fetched: Sequence[Fetched], by_file: Mapping[str, Sequence[Ver
     results = [result for item in in_order for result in by_file.get(item.file.id, ())]
     exporters = {item.file.exporter.partition(",")[0] for item in in_order if item.file.id in by_file}
     defects = sum(result.is_defect for result in results)
+    pages = sum(result.verb == PAGE and result.is_done for result in results)
+    profiles = sum(result.verb == PROFILE and result.is_done for result in results)
+    lacking = sum(result.verb == PROFILE and lacks_operator(result) for result in results)
+    absent = [item for item in in_order if item.file.id not in by_file]
     text = _TEXT.format(
         files=len(by_file),
         exporters=len(exporters),
@@ -86,10 +94,20 @@ def compose_table(fetched: Sequence[Fetched], by_file: Mapping[str, Sequence[Ver
         defects=defects,
         fewest=FEWEST_FILES,
         exporters_wanted=FEWEST_EXPORTERS,
+        pages=pages,
+        profiles=profiles,
+        lacking=lacking,
+        missing=f"Missing: {', '.join(item.file.id for item in absent)}." if absent else "No file is missing.",
     )
-    holds = not defects and len(by_file) >= FEWEST_FILES and len(exporters) >= FEWEST_EXPORTERS
-    missing = [f"{item.file.id} could not be had: {item.problem}" for item in in_order if item.problem]
-    return Table(_TITLE, text, _COLUMNS, rows, holds, (*missing, *list_reasons(results)))
+    is_enough = len(by_file) >= FEWEST_FILES and len(exporters) >= FEWEST_EXPORTERS
+    holds = not defects and is_enough and pages == profiles + lacking == len(by_file)
+    problems = [f"{item.file.id} could not be had: {item.problem or 'nothing was run on it'}" for item in absent]
+    return Table(_TITLE, text, _COLUMNS, rows, holds, (*problems, *list_reasons(results)))
+
+
+def lacks_operator(result: VerbResult) -> bool:
+    """Whether ONNX Runtime refused a file that it has no code for: `onnx.brevitas:Quant(-1) is not a registered …`"""
+    return not result.is_done and not result.is_defect and any(words in result.reason for words in _NO_OPERATOR)
 
 
 def list_reasons(results: Sequence[VerbResult]) -> list[str]:
@@ -110,8 +128,14 @@ def _compose_row(file: ForeignFile, results: Sequence[VerbResult]) -> tuple[str,
     by_verb = {result.verb: result for result in results}
     findings = by_verb[READ].findings if READ in by_verb else None
     verbs = f"{sum(result.is_done for result in results)} of {len(results)}" if results else "–"
-    made = ("yes" if verb in by_verb and by_verb[verb].is_done else "no" for verb in (PAGE, PROFILE))
+    made = (_say_made(by_verb.get(verb)) for verb in (PAGE, PROFILE))
     return (file.id, file.exporter, *_compose_findings(findings), verbs, *made)
+
+
+def _say_made(result: VerbResult | None) -> str:
+    if result is not None and result.is_done:
+        return "yes"
+    return "lacks an operator" if result is not None and lacks_operator(result) else "no"
 
 
 def _compose_findings(findings: Findings | None) -> tuple[str, ...]:

@@ -3,7 +3,9 @@
 Verbs run by the command line, in this process, one after the other. What a verb writes is read by later ones:
 
     attach    →  tagged.onnx
-    run-tool  →  tool.onnx   →  strip  →  stripped.onnx  →  relink, diff, compare
+    run-tool  →  tool.onnx   →  strip  →  stripped.onnx  →  relink, diff, compare, verify
+
+They are given a copy in a folder of its own, so that whatever a verb leaves beside its input is seen.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ VERBS = {
     READ: "analyze {file} --format json -o {made}/analysis.json",
     "query": "query {file} {query} --format json -o {made}/answer.json",
     "validate": "validate {file}",
+    "validate:record": "validate {file} --require-record",
     "cost": "cost {file} --format json -o {made}/cost.json",
     PROFILE: "profile {file} {inputs} --runs 1 --warmup 0 --format json -o {made}/profile.json",
     PAGE: "view {file} -o {made}/page.html",
@@ -49,6 +52,10 @@ VERBS = {
     "quantize": "quantize {file} {exclude} {inputs} -o {made}/int8.onnx",
     "convert:graphml": "convert {file} --to graphml -o {made}/file.graphml",
     "convert:model-explorer": "convert {file} --to model-explorer -o {made}/explorer.json",
+    "convert:dot": "convert {file} --to dot -o {made}/file.dot",
+    "convert:mermaid": "convert {file} --to mermaid -o {made}/file.mmd",
+    "convert:csv": "convert {file} --to csv -o {made}/file.csv",
+    "convert:netron": "convert {file} --to netron -o {made}/netron.onnx",
     "fold": "fold {file} -o {made}/folded.onnx",
     "flatten": "flatten {folded} -o {made}/flat.onnx",
     "run-tool": "run-tool {file} {inputs} --tool ort:extended -o {made}/tool.onnx",
@@ -57,7 +64,10 @@ VERBS = {
     "diff:itself": "diff {file} {file}",
     "diff:made": "diff {file} {stripped} --format html -o {made}/diff.html",
     "compare": "compare {file} {stripped}",
+    "verify": "verify {stripped} --against {file} {inputs} --format json -o {made}/verified.json",
 }
+# How a verb may end, where 0 and 1 are not both right: no file of others has a record of ours.
+_EXPECTED = {"validate:record": (1,)}
 # What is read instead where an earlier verb wrote nothing.
 _MADE = {
     "folded": ("folded.onnx",),
@@ -111,7 +121,7 @@ class VerbResult:
 
     @property
     def is_done(self) -> bool:
-        return self.code in (0, 1)
+        return self.code in _EXPECTED.get(self.verb, (0, 1))
 
     @property
     def is_defect(self) -> bool:
@@ -178,20 +188,24 @@ def perform(job: Job, folder: TaskFolder) -> None:
     logging.disable(logging.CRITICAL)
     (name,) = job.subject
     file = next(file for file in read_manifest() if file.id == name)
-    subject = Subject(cached_path(file, find_cache()), folder.path / "made", file.inputs)
-    subject.made.mkdir(exist_ok=True)
+    given = folder.path / "given"
+    subject = Subject(given / f"{name}.onnx", folder.path / "made", file.inputs)
+    for path in (given, subject.made):
+        path.mkdir(exist_ok=True)
+    shutil.copyfile(cached_path(file, find_cache()), subject.path)
     for task in job.tasks:
         # ONNX Runtime may bring the process down.
         with folder.running(task):
             folder.write(task, run_verb(name, task, subject))
     shutil.rmtree(subject.made)
+    shutil.rmtree(given)
 
 
 def run_verb(name: str, task: str, subject: Subject) -> VerbResult:
     """
     name  of the file, for the result
     """
-    before = subject.path.stat().st_mtime_ns
+    before = take_stock(subject.path.parent)
     said, began = io.StringIO(), time.perf_counter()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
         try:
@@ -200,11 +214,18 @@ def run_verb(name: str, task: str, subject: Subject) -> VerbResult:
             code = 3
             traceback.print_exc()
     seconds = round(time.perf_counter() - began, 2)
-    if subject.path.stat().st_mtime_ns != before:
-        return VerbResult(name, task, 3, "it wrote into the file that it was given", seconds)
+    after = take_stock(subject.path.parent)
+    if changed := sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)):
+        return VerbResult(name, task, 3, f"it wrote where its input is: {', '.join(changed)}", seconds)
     reason = "" if code in (0, 1) else shorten_reason(said.getvalue(), subject)
     findings = count_findings(subject.file) if task == READ and subject.file is not None else None
     return VerbResult(name, task, code, reason, seconds, findings)
+
+
+def take_stock(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """By name: what changes with every file in a folder that is written, replaced or made, external data as well."""
+    status = {path.relative_to(folder).as_posix(): path.stat() for path in folder.rglob("*") if path.is_file()}
+    return {name: (file.st_ino, file.st_size, file.st_mtime_ns) for name, file in status.items()}
 
 
 def fill_command(command: str, subject: Subject) -> list[str]:

@@ -65,14 +65,26 @@ def _views_in_a_row(net: Net, count: int) -> str:
     return net.add("Relu", value)
 
 
+def _values_open_for_long(net: Net, count: int) -> str:
+    """Every value of a row is read once more at the end: each of them may have been the start of a shortcut."""
+    values = ["x"]
+    for _ in range(count):
+        values.append(net.linear(values[-1]))
+    total = values[-1]
+    for value in values[1:-1]:
+        total = net.add("Concat", total, value, axis=1)
+    return total
+
+
 def _many_kinds_of_blocks(net: Net, count: int) -> str:
     """Twice each, so that every kind is a run of its own."""
     value = "x"
-    for kernels in islice(product((1, 3), ("Conv", "ConvTranspose"), repeat=4), count // 10):
+    for kinds in islice(product(range(4), repeat=4), count // 10):
         for _ in range(2):
             branch = value
-            for size, operator in zip(kernels[::2], kernels[1::2], strict=True):
-                branch = net.add(str(operator), branch, net.weight(8, 8, int(size), int(size)))
+            for kind in kinds:
+                size = (1, 3)[kind % 2]
+                branch = net.add(("Conv", "ConvTranspose")[kind // 2], branch, net.weight(8, 8, size, size))
             value = net.add("Add", branch, value)
     return value
 
@@ -102,6 +114,7 @@ def _work(build: Callable[[Net, int], str], count: int) -> int:
         (_sums_of_a_row, 1000),
         (_scaled_in_a_row, 1000),
         (_views_in_a_row, 1000),
+        (_values_open_for_long, 600),
         (_many_kinds_of_blocks, 800),
         (_many_readers_of_the_end, 1000),
     ],
@@ -114,6 +127,4 @@ def test_twice_the_nodes_are_about_twice_the_work(build: Callable[[Net, int], st
 def test_thousands_of_products_in_a_row_are_taken_apart_without_recursion() -> None:
     net = Net()
     paths = net.paths(_products_in_a_row(net, 5000))
-    assert (
-        len(layers(paths)) == 2505
-    )  # 1, 1 and 2,500 without a shortcut, 3 with one
+    assert len(layers(paths)) == 2505  # 1, 1 and 2,500 without a shortcut, 3 with one

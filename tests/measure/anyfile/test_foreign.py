@@ -10,7 +10,7 @@ import pytest
 from measure.anyfile.anyfile_run import SECTIONS, run_measure
 from measure.anyfile.foreign import compose_table, list_reasons
 from measure.anyfile.foreign_files import Fetched, ForeignFile, read_manifest
-from measure.anyfile.run_verbs import PROFILE, READ, VERBS, Findings, VerbResult
+from measure.anyfile.run_verbs import PAGE, PROFILE, READ, VERBS, Findings, VerbResult
 from measure.catalogue import NotRunnable, Options
 from measure.pages import Table
 from measure.workers import Job
@@ -24,7 +24,8 @@ FILES = read_manifest()
 
 
 def results_of(name: str) -> list[VerbResult]:
-    return [VerbResult(name, verb, 0, findings=FINDINGS if verb == READ else None) for verb in VERBS]
+    codes = {"validate:record": 1}
+    return [VerbResult(name, verb, codes.get(verb, 0), findings=FINDINGS if verb == READ else None) for verb in VERBS]
 
 
 def table_of(*replaced: VerbResult, files: Sequence[ForeignFile] = FILES) -> Table:
@@ -43,10 +44,51 @@ def test_a_row_says_what_was_found() -> None:
 
 def test_a_refusal_with_a_reason_is_listed_and_holds() -> None:
     name = FILES[1].id
-    table = table_of(VerbResult(name, PROFILE, 2, f"cannot run {name}.onnx: <Quant>"))
+    table = table_of(VerbResult(name, "fold", 2, f"cannot fold {name}.onnx: <Quant>"))
     assert table.holds
-    assert table.rows[1][-3:] == (f"{len(VERBS) - 1} of {len(VERBS)}", "yes", "no")
-    assert table.notes == (f"`profile` of {name}: cannot run the file: &lt;Quant>",)
+    assert table.rows[1][-3:] == (f"{len(VERBS) - 1} of {len(VERBS)}", "yes", "yes")
+    assert table.notes == (f"`fold` of {name}: cannot fold the file: &lt;Quant>",)
+
+
+@pytest.mark.parametrize("verb", [PAGE, PROFILE])
+def test_a_file_without_a_page_or_a_profile_does_not_hold(verb: str) -> None:
+    name = FILES[1].id
+    table = table_of(VerbResult(name, verb, 2, "it is too large"))
+    assert not table.holds
+    assert table.rows[1][-2:] == (("no", "yes") if verb == PAGE else ("yes", "no"))
+    assert f"with a page of each ({len(FILES) - (verb == PAGE)})" in table.text
+    assert f"`{verb}` of {name}: it is too large" in table.notes
+
+
+@pytest.mark.parametrize("reason", ["Fatal error: x:Quant(-1) is not a registered function/op", "9 : NOT_IMPLEMENTED"])
+def test_a_profile_that_onnx_runtime_cannot_make_holds_and_is_listed(reason: str) -> None:
+    name = FILES[1].id
+    table = table_of(VerbResult(name, PROFILE, 2, reason))
+    assert table.holds
+    assert table.rows[1][-2:] == ("yes", "lacks an operator")
+    assert f"a profile ({len(FILES) - 1}), unless ONNX Runtime lacks an operator (1)" in table.text
+    assert table.notes == (f"`profile` of {name}: {reason}",)
+    assert not table_of(VerbResult(name, PAGE, 2, reason)).holds
+    assert not table_of(VerbResult(name, PROFILE, 3, reason)).holds
+
+
+def test_a_file_without_a_record_that_passes_for_one_with_a_record_does_not_hold() -> None:
+    table = table_of(VerbResult(FILES[0].id, "validate:record", 0))
+    assert not table.holds
+    assert table.notes[0].startswith("DEFECT: `validate`")
+
+
+def test_files_that_are_missing_are_named() -> None:
+    by_file = {file.id: results_of(file.id) for file in FILES[2:]}
+    gone = [Fetched(FILES[0], problem="no such package"), Fetched(FILES[1], Path("left"))]
+    table = compose_table([*gone, *(Fetched(file, Path(file.id)) for file in FILES[2:])], by_file)
+    assert table.holds
+    assert f"Missing: {FILES[0].id}, {FILES[1].id}." in table.text
+    assert table.notes == (
+        f"{FILES[0].id} could not be had: no such package",
+        f"{FILES[1].id} could not be had: nothing was run on it",
+    )
+    assert "No file is missing." in table_of().text
 
 
 @pytest.mark.parametrize(("code", "reason"), [(3, "KeyError: 'x'"), (None, "killed by SIGSEGV"), (2, "")])

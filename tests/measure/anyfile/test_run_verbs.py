@@ -17,12 +17,13 @@ from measure.anyfile import run_verbs
 from modelexport.cli.main import _VERBS
 
 # They need a model, or a file of ours.
-NEEDS_MODEL = {"export", "verify", "strategies"}
+NEEDS_MODEL = {"export", "strategies"}
 
 
 @pytest.fixture
 def subject(tmp_path: Path) -> Subject:
-    path = tmp_path / "net.onnx"
+    path = tmp_path / "given" / "net.onnx"
+    path.parent.mkdir()
     onnx.save(name_by_torchscript(make_layers(38)), path)
     made = tmp_path / "made"
     made.mkdir()
@@ -58,7 +59,7 @@ def test_a_file_without_modules_is_asked_as_a_whole(subject: Subject) -> None:
 def test_shapes_are_given_to_verbs_that_run_the_file(subject: Subject) -> None:
     shaped = replace(subject, inputs=("x=1,8",))
     running = [task for task, command in VERBS.items() if fill_command(command, shaped).count("x=1,8")]
-    assert running == ["profile", "quantize", "run-tool"]
+    assert running == ["profile", "quantize", "run-tool", "verify"]
     assert fill_command("profile {inputs}", shaped) == ["profile", "--input", "x=1,8"]
     assert fill_command("profile {inputs}", subject) == ["profile"]
 
@@ -107,13 +108,42 @@ def test_what_comes_out_of_the_edge_is_a_defect(subject: Subject, monkeypatch: p
     assert (result.code, result.reason) == (3, "RecursionError: too deep")
 
 
-def test_writing_into_the_given_file_is_a_defect(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["net.onnx", "net.onnx.json", "data/weights"])
+def test_writing_where_the_input_is_is_a_defect(name: str, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into the file itself, beside it, or into its external data."""
+    folder = subject.path.parent
+    (folder / "data").mkdir()
+    (folder / "data" / "weights").write_bytes(b"0123")
+    assert run_verb("net", "view", subject).code == 0
+
     def write(*_: object) -> int:
-        subject.path.write_bytes(b"another one")
+        (folder / name).write_bytes(b"4567")
         return 0
 
     monkeypatch.setattr(run_verbs, "run_guarded", write)
+    result = run_verb("net", "view", subject)
+    assert result.is_defect
+    assert result.reason == f"it wrote where its input is: {name}"
+
+
+def test_removing_the_input_is_a_defect(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    def remove(*_: object) -> int:
+        subject.path.unlink()
+        return 0
+
+    monkeypatch.setattr(run_verbs, "run_guarded", remove)
     assert run_verb("net", "view", subject).is_defect
+
+
+def test_a_file_of_others_fails_where_a_record_is_required(subject: Subject) -> None:
+    result = run_verb("net", "validate:record", subject)
+    assert (result.code, result.is_done) == (1, True)
+    assert VerbResult("net", "validate:record", 0).is_defect
+
+
+def test_every_format_is_written() -> None:
+    formats = {command.split()[3] for command in VERBS.values() if command.startswith("convert")}
+    assert formats == {"model-explorer", "graphml", "dot", "mermaid", "csv", "netron"}
 
 
 def test_a_worker_leaves_results_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,13 @@ from modelexport.attribute.dataflow import claim_by_dataflow
 from modelexport.attribute.roles.blocks import group_norms
 from modelexport.attribute.roles.value_origins import RoleFlow
 from modelexport.graph.index import MAIN, Graph, Node
+from modelexport.graph.operators import SUMMANDS
 from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall, common_prefix, lineage_of, parent_path
 from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind
+
+# Reasons that go by the order of nodes in the file, besides dataflow.
+_BY_ORDER = frozenset({"between", "joins", "side input"})
+_ORDER = "order of the file"
 
 
 def infer_claims(flow: RoleFlow, hierarchy: Hierarchy, known: Mapping[str, Claim], strategy: str) -> dict[str, Claim]:
@@ -60,7 +65,7 @@ def _complete_norms(flow: RoleFlow, paths: Mapping[str, str]) -> dict[str, str]:
 
 
 def _claim(path: str, how: str, strategy: str) -> Claim:
-    evidence = (Evidence(EvidenceKind.DATAFLOW, how),)
+    evidence = (Evidence(EvidenceKind.DATAFLOW, how, _ORDER if how in _BY_ORDER else ""),)
     return Claim((ModuleCall(path),), Confidence.INFERRED, evidence, strategy)
 
 
@@ -90,6 +95,9 @@ class _Frames:
     def is_list(self, path: str) -> bool:
         return path in self._lists
 
+    def is_leaf(self, path: str) -> bool:
+        return path not in self._children
+
     def running(self, path: str) -> str:
         """The module itself; if it is a list, which runs nothing, the one around it."""
         while path in self._lists:
@@ -108,12 +116,16 @@ class _Frames:
 
     @cached_property
     def _loops(self) -> frozenset[str]:
+        only = {path: inside[0] for path, inside in self._children.items() if path != ROOT and len(inside) == 1}
+        return frozenset(path for path, child in only.items() if child in self._lists)
+
+    @cached_property
+    def _children(self) -> Mapping[str, list[str]]:
         children: dict[str, list[str]] = {}
         for path in self.hierarchy.modules:
             if path != ROOT:
                 children.setdefault(parent_path(path), []).append(path)
-        only = {path: inside[0] for path, inside in children.items() if path != ROOT and len(inside) == 1}
-        return frozenset(path for path, child in only.items() if child in self._lists)
+        return children
 
 
 @dataclass(frozen=True)
@@ -156,10 +168,13 @@ class _Order:
             innermost = passed
             for node in reversed(run.nodes):
                 innermost = max(innermost, found.get(node.key, passed), key=_depth)
-                # At an end, that it belongs to the whole model follows from nothing but a default.
-                if innermost or len(run.ends) == 2:
-                    between[node.key] = innermost
-        return {"between": between, "joins": joins, "side input": dict(self._enter(runs, origins, between))}
+                between[node.key] = self._leave_leaf(run, innermost, origins[node.key])
+        return {"between": between, "joins": joins, "side input": dict(self._enter(runs, origins, between | joins))}
+
+    def _leave_leaf(self, run: _Run, path: str, origin: str | None) -> str:
+        """A module that is known by two of its weights computes between them with its own values alone."""
+        is_inside = run.before is not None and path == self.known[run.before.key] and origin != path
+        return self._caller(run.before.key) if run.before is not None and is_inside else path
 
     def _find_runs(self) -> Iterator[_Run]:
         waiting: list[Node] = []
@@ -182,9 +197,10 @@ class _Order:
         return self.frames.running(common_path(paths))
 
     def _caller(self, key: str) -> str:
-        """The module that a known node was run from."""
+        """The module that a known node was run from. A module with modules inside computes with its weights itself."""
         path = self.known[key]
-        return self.frames.running(parent_path(path)) if key in self.by_weight else path
+        is_called = key in self.by_weight and self.frames.is_leaf(path)
+        return self.frames.running(parent_path(path)) if is_called else path
 
     def _find_joins(self, run: _Run, passed: str, origins: dict[str, str | None]) -> dict[str, str]:
         """By node: the module on the way out that it is computed in. Tells `origins` what the run is made from."""
@@ -201,7 +217,7 @@ class _Order:
                 frames *= 2
             if len(frames) > 1 and _depth(frames[1]) > _depth(passed):
                 origins[node.key] = joins[node.key] = frames[1]
-                if node.operator != "Add" or len(made_in) == 1:
+                if node.operator not in SUMMANDS or len(made_in) == 1:
                     tails.add(node.key)
             else:
                 origins[node.key] = _nearest(self.known[run.before.key], made_in.values())
