@@ -154,6 +154,8 @@ def test_what_nothing_is_known_of_is_a_fallback_and_not_covered(tmp_path: Path, 
     assert [(node["module"], node["confidence"]) for node in document["nodes"]] == [("", "fallback")]
     assert document["coverage"]["nodes"]["by_confidence"]["fallback"]["count"] == 1
     assert not document["file"]["has_record"]
+    assert run("profile", tmp_path / "given.onnx", "--runs", "1", "--warmup", "0", "--optimization", "none") == 0
+    assert "0.0 % of the time of all kernels belongs to a module" in capsys.readouterr().out.splitlines()
     record = mx.load(tmp_path / "given.onnx")
     assert {entry.attribution.confidence for entry in record.nodes.values()} == {Confidence.FALLBACK}
 
