@@ -211,3 +211,51 @@ def test_the_source_is_told_of(tmp_path: Path, capsys: Captured) -> None:
     assert f"`modelexport attach {path} -m MODEL -o FILE`" in shown.err
     [note] = mx.view(path, tmp_path / "page.html").page.notes
     assert "modules are read from TorchScript node names" in note
+
+
+def with_slashes() -> onnx.ModelProto:
+    """Names as TensorFlow writes them, without a slash in front; weights have no names."""
+    model = without_names()
+    for node, named in zip(model.graph.node, plain().graph.node, strict=True):
+        node.name = named.name.removeprefix("/")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "advice"),
+    [
+        (plain(), "; `modelexport attach given.onnx -m MODEL -o FILE` proves them by values"),
+        (
+            with_slashes(),
+            "; if it was exported from PyTorch, `modelexport attach given.onnx -m MODEL -o FILE` finds them",
+        ),
+        (
+            without_names(),
+            "; if it was exported from PyTorch, `modelexport attach given.onnx -m MODEL -o FILE` finds them",
+        ),
+        (VARIANTS["empty"](), ""),
+    ],
+    ids=["TorchScript", "TensorFlow", "nothing", "empty"],
+)
+def test_a_model_is_proposed_where_there_can_be_one(
+    model: onnx.ModelProto, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(model, "given.onnx")
+    [note] = mx.analyze("given.onnx").notes
+    assert note.partition("; ")[1:] == ("", "") if not advice else advice in note
+
+
+def test_commands_that_are_proposed_can_be_pasted(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "sp ace" / "my model.onnx"
+    path.parent.mkdir()
+    onnx.save(plain(), path)
+    assert run("analyze", path) == 0
+    assert f"`modelexport attach '{path}' -m MODEL -o FILE`" in capsys.readouterr().err
+    assert run("validate", path) == 0
+    assert f"`modelexport attach '{path}' -o FILE`" in " ".join(capsys.readouterr().out.split())
+    assert run("validate", path, "--repair") == 2
+    assert f"`modelexport attach '{path}' -o FILE`" in capsys.readouterr().err
+    mx.fold(path, tmp_path / "my folded.onnx")
+    assert run("quantize", tmp_path / "my folded.onnx", "-o", tmp_path / "out.onnx") == 2
+    assert f"`modelexport flatten '{tmp_path / 'my folded.onnx'}' -o FILE`" in capsys.readouterr().err
