@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 import pytest
-from tests.support.any_files import VARIANTS, opset_of, plain, save_external, save_huge, without_names
+from tests.support.any_files import VARIANTS, opset_of, plain, save_external, save_huge, with_hidden_size, without_names
 from tests.support.command_line import run
 
 import modelexport as mx
@@ -259,3 +260,24 @@ def test_commands_that_are_proposed_can_be_pasted(tmp_path: Path, capsys: Captur
     mx.fold(path, tmp_path / "my folded.onnx")
     assert run("quantize", tmp_path / "my folded.onnx", "-o", tmp_path / "out.onnx") == 2
     assert f"`modelexport flatten '{tmp_path / 'my folded.onnx'}' -o FILE`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("verb", "options"),
+    [
+        ("run-tool", ["--tool", "onnxslim", "-o", "out.onnx"]),
+        ("quantize", ["-o", "out.onnx"]),
+        ("profile", ["--runs", "1"]),
+    ],
+)
+def test_inputs_that_were_made_up_are_named_before_what_the_runtime_says(
+    verb: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(with_hidden_size(), "given.onnx")
+    assert run(verb, "given.onnx", *options) == 2
+    made, _, words = capsys.readouterr().err.partition("): ")
+    assert re.search(r"cannot run given.onnx on inputs that were made up \(--input 'a b=\d+x\d+:float32'$", made)
+    assert "Reshape" in words
+    assert "Give other shapes in the same way" in words
+    assert run(verb, "given.onnx", *options, "--input", "a b=2x7:float32") == 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from modelexport.errors import quote_path
+from modelexport.errors import quote_argument
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.soundness import ensure_sound
 from modelexport.record.provenance import Origin, Provenance
@@ -33,6 +33,11 @@ def read_hierarchy(file: TaggedFile) -> Provenance:
     return find_hierarchy(file.graph)
 
 
+def ensure_record(file: TaggedFile) -> None:
+    """Raise RecordMissing or RecordUnreadable if the file has no record that can be read: before a model is loaded."""
+    _ = file.record
+
+
 def note_source(*files: TaggedFile) -> tuple[str, ...]:
     """For each file without a record: one line that says where its modules come from, and how to know more."""
     read = [(file, file.believed.origin) for file in files if file.believed is not None]
@@ -52,7 +57,7 @@ def advise_attaching(origin: Origin, path: str, *, is_empty: bool = False) -> st
     missing = f"no record in {path}: {origin.source_text}"
     if is_empty:
         return missing
-    attach = f"`modelexport attach {quote_path(path)} -m MODEL -o FILE`"
+    attach = f"`modelexport attach {quote_argument(path)} -m MODEL -o FILE`"
     if _is_from_torch(origin):
         return f"{missing}; {attach} proves them by values"
     return f"{missing}; if it was exported from PyTorch, {attach} finds them by values"

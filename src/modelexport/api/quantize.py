@@ -104,8 +104,8 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     if static and not data:
         job.notes.append(f"calibrated on {len(feeds)} made-up inputs: give samples of real ones with --calibration")
     tool = quantizers.make_quantizer(job.settings)
-    giving = "--calibration FILE.npz" if static else "--input NAME=SHAPE"
-    run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed, giving)
+    giving, made = "--calibration FILE.npz" if static else "", "" if data else _describe_made(feeds)
+    run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed, giving, made)
     result = QuantizeResult(run_tools(opened, run, clock), job.excluded, job.included, tuple(job.notes))
     written = result.path
     if written is None:
@@ -213,6 +213,12 @@ class _Job:
                 self.notes.append(
                     f"none of the {len(entries)} nodes that are {verb} is of a kind that this quantizer quantizes"
                 )
+
+
+def _describe_made(feeds: Sequence[Feed]) -> str:
+    from modelexport.capture.onnxruntime.inputs import describe_made
+
+    return describe_made(feeds[0]) if feeds else ""
 
 
 def _feeds(

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from modelexport.errors import quote_path
+from modelexport.errors import quote_argument
 from modelexport.graph.file import metadata
 from modelexport.graph.file.external import missing_data
 from modelexport.graph.file.tagged_file import TaggedFile
@@ -189,7 +189,7 @@ def _valid_model(file: TaggedFile) -> Iterator[Finding]:
 
 def _missing_record(file: TaggedFile, severity: Severity) -> Iterator[Finding]:
     """A file of another tool is no worse for having none: other verbs read what it says itself."""
-    how = f"`modelexport attach {quote_path(file.path)} -o FILE` writes one"
+    how = f"`modelexport attach {quote_argument(file.path)} -o FILE` writes one"
     yield Finding(severity, "record-missing", "", f"there is no hierarchy record in the file or beside it: {how}")
 
 
