@@ -95,7 +95,7 @@ def _read_versions(imports: Iterable[onnx.OperatorSetIdProto]) -> _Versions:
 def _find_schema(op_type: str, version: int, domain: str) -> tuple[_Operands, _Operands] | None:
     """Of inputs and of outputs; None for an operator that ONNX does not know, or not in this version yet."""
     newest = onnx.defs.onnx_opset_version()
-    if not domain and version > newest or not onnx.defs.has(op_type, domain):
+    if (not domain and version > newest) or not onnx.defs.has(op_type, domain):
         return None
     try:
         schema = onnx.defs.get_schema(op_type, min(version, newest), domain)

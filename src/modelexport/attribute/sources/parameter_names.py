@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from modelexport.attribute.sources.reading import Reading
+from modelexport.attribute.sources.reading import Reading, is_module_path
 from modelexport.graph.index import KEY_SEPARATOR, Graph, Node
 from modelexport.graph.operators import CARRIERS, is_passing, is_product
 from modelexport.record.hierarchy import parent_path
@@ -42,8 +42,12 @@ def module_of_parameter(value: str) -> str | None:
     """The path of the module that holds a parameter of this name; None if it is no such name."""
     name = value.rpartition(KEY_SEPARATOR)[2]
     if variable := _VARIABLE.fullmatch(name):
-        return dotted_path(variable[1].split("/"))
-    return parent_path(name) if _PARAMETER.fullmatch(name) else None
+        path = dotted_path(variable[1].split("/"))
+    elif _PARAMETER.fullmatch(name):
+        path = parent_path(name)
+    else:
+        return None
+    return path if is_module_path(path) else None
 
 
 def dotted_path(scopes: Iterable[str]) -> str:
