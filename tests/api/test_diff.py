@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from tests.support.exports import Exports
 from tests.support.planted_changes import KINDS, is_told, plant
 from tests.support.scrambling import scrambled
@@ -215,3 +217,33 @@ def test_a_deeper_model_with_other_weights(tmp_path: Path) -> None:
     assert {one.left for one in found.modules if one.change is Change.CHANGED} == {"0.fc", "1.fc", "2.fc"}
     assert not list(found.node_changes())
     assert {one.left for one in mx.diff(*reversed(paths)).modules if one.change is Change.REMOVED} == {"3", "4"}
+
+
+@pytest.mark.parametrize("as_nodes", [False, True])
+def test_weights_that_took_normalizations_in(as_nodes: bool, tmp_path: Path) -> None:
+    """No weight of a Conv is equal then, and no Conv reads what it did; lineage tells which is which."""
+    random = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: list[TensorProto] = []
+    value = "x"
+    for number in range(6):
+        names = [f"{kind}{number}" for kind in ("w", "scale", "bias", "mean", "variance")]
+        arrays = [random.uniform(0.5, 1, shape).astype(np.float32) for shape in ([4, 4, 1, 1], [4], [4], [4], [4])]
+        weights += [numpy_helper.from_array(array, name) for array, name in zip(arrays, names, strict=True)]
+        nodes += [
+            helper.make_node("Conv", [value, names[0]], [f"c{number}"]),
+            helper.make_node("BatchNormalization", [f"c{number}", *names[1:]], [f"n{number}"]),
+            helper.make_node("Erf", [f"n{number}"], [f"e{number}"]),
+        ]
+        value = f"e{number}"
+    if as_nodes:
+        nodes = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in weights] + nodes
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 8, 8]) for name in ("x", value))
+    graph = helper.make_graph(nodes, "g", [x], [y], [] if as_nodes else weights)
+    source = tmp_path / "a.onnx"
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 13)])
+    source.write_bytes(model.SerializeToString())
+    mx.run_tool(source, "ort:extended", tmp_path / "b.onnx")
+    found = mx.diff(source, tmp_path / "b.onnx")
+    assert found.same_weights == 0
+    assert {f"e{number}" for number in range(6)} <= found.pairs.keys()

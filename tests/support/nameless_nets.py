@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx
@@ -94,3 +94,42 @@ def layers(paths: dict[str, str]) -> Sequence[str]:
 def _split(path: str) -> list[str]:
     parts = path.split(".")
     return parts if "layers" in parts else []
+
+
+def _convolutions(net: Net) -> str:
+    value = "x"
+    for given, made in ((3, 8), (8, 8), (8, 16), (16, 16)):
+        value = net.add("Relu", net.convolve(value, given, made))
+        value = net.add("MaxPool", value, kernel_shape=[2, 2]) if given == made else value
+    return value
+
+
+def _perceptron(net: Net) -> str:
+    value = "x"
+    for _ in range(6):
+        value = net.add("Relu", net.linear(value))
+    return value
+
+
+def _one_layer(net: Net) -> str:
+    return net.linear(net.pre_norm_layer(net.embed()))
+
+
+def _one_block(net: Net) -> str:
+    return net.add("GlobalAveragePool", net.convolution_block(net.convolve("x", 3, 8), 8, 8))
+
+
+def _siamese(net: Net) -> str:
+    shared = [net.weight(8, 3, 3, 3), net.weight(8, 8, 3, 3)]
+    opened = [net.add("Relu", net.add("Conv", given, shared[0])) for given in ("x", net.add("Neg", "x"))]
+    return net.add("Sub", *(net.add("Conv", value, shared[1]) for value in opened))
+
+
+def _two_unlike_blocks(net: Net) -> str:
+    value = net.convolution_block(net.convolve("x", 3, 8), 8, 8)
+    return net.add("Add", value, net.convolve(net.convolve(net.convolve(value, 8, 4, 1), 4, 4), 4, 8, 1))
+
+
+WITHOUT_REPETITION: tuple[Callable[[Net], str], ...] = (
+    *(_convolutions, _perceptron, _one_layer, _one_block, _siamese, _two_unlike_blocks),
+)

@@ -31,7 +31,7 @@ from modelexport.inspect.diff.differences import diff_equal_files, find_differen
 from modelexport.inspect.diff.sides import ConstantStore, DiffSide, cut_part
 from modelexport.lineage.descent import trace_lineage
 from modelexport.record.hierarchy import ROOT, ROOT_NAME, ModuleCall
-from modelexport.record.lineage import Link
+from modelexport.record.lineage import Lineage
 from modelexport.record.provenance import FROM_FILE, Confidence, Origin, Provenance
 from modelexport.record.results.cost import NodeCost
 from modelexport.record.results.diff import Diff, Source
@@ -242,10 +242,10 @@ def _is_whole(module: str, record: Provenance | None) -> bool:
     return module in (ROOT, ROOT_NAME)
 
 
-def _links(left: DiffSide, right: DiffSide, *, weights: bool) -> Mapping[str, Link]:
+def _links(left: DiffSide, right: DiffSide, *, weights: bool) -> Lineage:
     if not weights:
-        return trace_lineage(left.graph, right.graph).nodes
-    return trace_lineage(left.graph, right.graph, (sketches_of(left.file), sketches_of(right.file))).nodes
+        return trace_lineage(left.graph, right.graph)
+    return trace_lineage(left.graph, right.graph, (sketches_of(left.file), sketches_of(right.file)))
 
 
 def _costs(side: DiffSide) -> dict[str, NodeCost]:

@@ -3,7 +3,7 @@
     question                                  measure                    enough (constants below)
     do two module trees agree?                `module_overlap`           half of the modules            verify, diff
     does a run of torch compute this graph?   `value_overlap`            a fifth of weights or values   attach
-    did a tool make this graph of that one?   `node_overlap`, weights    0.55; 0.3 of the weights       relink
+    did a tool make this graph of that one?   `node_overlap`, weights    0.55; 0.3 of the weights       relink, diff
     is this graph a part of that one?         nodes by name              0.95 of the nodes              relink
     are two graphs worth comparing?           nodes paired, weights      0.35; 0.1 of the weights       diff
     is this record about this graph?          nodes by name              0.1, or 0.8 without weights    all verbs
@@ -165,8 +165,12 @@ def node_overlap(before: Collection[Node], after: Collection[Node], sources: Map
 
 def is_made_from(graph: Graph, before: Graph, lineage: Lineage, same_weights: float) -> bool:
     """Whether a tool made a graph of another one, or it is a part of that one."""
-    known = lineage.overlap.degree >= _RELINKED_NODES or same_weights >= _RELINKED_WEIGHTS
-    return known or _is_part(graph, before)
+    return does_same_work(lineage) or same_weights >= _RELINKED_WEIGHTS or _is_part(graph, before)
+
+
+def does_same_work(lineage: Lineage) -> bool:
+    """Whether so many nodes were recognized that one graph is the other, rewritten; weights may be others."""
+    return lineage.overlap.degree >= _RELINKED_NODES
 
 
 def _is_part(graph: Graph, before: Graph) -> bool:

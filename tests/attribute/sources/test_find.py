@@ -141,6 +141,21 @@ class TestTorchScript:
         assert modules(found) == {"a": "stft", "b": "enc"}
         assert TORCHSCRIPT in found.origin.exporter
 
+    def test_two_inlined_graphs_with_the_same_scopes_are_two_networks(self) -> None:
+        names = [f"{call}/{scope}/Add" for call in ("F0::If_0_then__", "If_0_else__") for scope in ("stft", "enc")]
+        found = torchscript(dict(zip("abcd", names, strict=True)))
+        assert list(modules(found).values()) == ["If_0_then.stft", "If_0_then.enc", "If_0_else.stft", "If_0_else.enc"]
+
+    def test_weights_of_an_inlined_graph_are_its_own(self) -> None:
+        nodes = [
+            node("MatMul", ["x", f"{call}__enc.fc.weight"], output, f"{call}__/enc/fc/MatMul")
+            for call, output in (("If_0_then", "a"), ("If_0_else", "b"))
+        ]
+        weights = [weight(f"If_0_{branch}__enc.fc.weight", WIDTH, WIDTH) for branch in ("then", "else")]
+        found = find([*nodes, node("Add", ["a", "b"], "y", "/Add")], weights, "y")
+        assert modules(found)["b"] == "If_0_else.enc.fc"
+        assert found.initializers["If_0_else__enc.fc.weight"].module == "If_0_else.enc.fc"
+
 
 class TestTensorFlow:
     def test_scopes_without_the_calls_of_functions(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 from tests.support.building import body, node
 from tests.support.growing_graphs import calls_made
-from tests.support.nameless_nets import WIDTH, Net, layers, read_paths
+from tests.support.nameless_nets import WIDTH, WITHOUT_REPETITION, Net, layers, read_paths
 from tests.support.scrambling import reordered
 
 from modelexport.attribute.sources.repeats import are_alike
@@ -272,45 +272,7 @@ def test_a_cache_is_part_of_its_layer() -> None:
     assert [paths[key].split(".")[:2] for key in presents] == [["layers", str(number)] for number in range(3)]
 
 
-def _convolutions(net: Net) -> str:
-    value = "x"
-    for given, made in ((3, 8), (8, 8), (8, 16), (16, 16)):
-        value = net.add("Relu", net.convolve(value, given, made))
-        value = net.add("MaxPool", value, kernel_shape=[2, 2]) if given == made else value
-    return value
-
-
-def _perceptron(net: Net) -> str:
-    value = "x"
-    for _ in range(6):
-        value = net.add("Relu", net.linear(value))
-    return value
-
-
-def _one_layer(net: Net) -> str:
-    return net.linear(net.pre_norm_layer(net.embed()))
-
-
-def _one_block(net: Net) -> str:
-    return net.add("GlobalAveragePool", net.convolution_block(net.convolve("x", 3, 8), 8, 8))
-
-
-def _siamese(net: Net) -> str:
-    shared = [net.weight(8, 3, 3, 3), net.weight(8, 8, 3, 3)]
-    opened = [net.add("Relu", net.add("Conv", given, shared[0])) for given in ("x", net.add("Neg", "x"))]
-    return net.add("Sub", *(net.add("Conv", value, shared[1]) for value in opened))
-
-
-def _two_unlike_blocks(net: Net) -> str:
-    value = net.convolution_block(net.convolve("x", 3, 8), 8, 8)
-    return net.add("Add", value, net.convolve(net.convolve(net.convolve(value, 8, 4, 1), 4, 4), 4, 8, 1))
-
-
-@pytest.mark.parametrize(
-    "build",
-    [_convolutions, _perceptron, _one_layer, _one_block, _siamese, _two_unlike_blocks],
-    ids=lambda item: item.__name__,
-)
+@pytest.mark.parametrize("build", WITHOUT_REPETITION, ids=lambda item: item.__name__)
 def test_nothing_is_said_where_nothing_repeats(build: Callable[[Net], str]) -> None:
     net = Net()
     assert read_structure(index_model(net.proto(build(net)))) is None
@@ -381,3 +343,20 @@ def test_tokens_are_alike_if_one_lacks_little() -> None:
     assert not are_alike((2, "a", "b", "c", "d"), (0, "a", "c", "d"))
     assert not are_alike((0, "a", "b"), (0, "a"))
     assert not are_alike((0, "a", "b", "c"), (0, "c", "b", "a"))
+
+
+def test_values_that_stay_open_for_long_take_time_in_proportion() -> None:
+    """Every value of a row is read once more at the end: each of them may have been the start of a shortcut."""
+
+    def work(count: int) -> int:
+        net = Net()
+        values = ["x"]
+        for _ in range(count):
+            values.append(net.linear(values[-1]))
+        total = values[-1]
+        for value in values[1:-1]:
+            total = net.add("Concat", total, value, axis=1)
+        graph = index_model(net.proto(total))
+        return calls_made(lambda: read_structure(graph))
+
+    assert work(600) < 2.5 * work(300)

@@ -168,10 +168,7 @@ class _Order:
             innermost = passed
             for node in reversed(run.nodes):
                 innermost = max(innermost, found.get(node.key, passed), key=_depth)
-                path = self._leave_leaf(run, innermost, origins[node.key])
-                # At an end, that it belongs to the whole model follows from nothing but a default.
-                if path or len(run.ends) == 2:
-                    between[node.key] = path
+                between[node.key] = self._leave_leaf(run, innermost, origins[node.key])
         return {"between": between, "joins": joins, "side input": dict(self._enter(runs, origins, between | joins))}
 
     def _leave_leaf(self, run: _Run, path: str, origin: str | None) -> str:

@@ -4,7 +4,7 @@
     TensorFlow, Keras    StatefulPartitionedCall/model/dense_1/MatMul     -> model.dense_1
     JAX                  jax2tf_f/Net/Dense_0/einsum/Einsum               -> jax2tf_f.Net.Dense_0.einsum
     several, fused       model/a/Relu;model/a/BiasAdd                     -> model.a
-    inlined              If_0_then_branch__Inline_0__/stft/Conv           -> stft
+    inlined              If_0_then_branch__Inline_0__/stft/Conv           -> stft (`inlining.py`)
 
 The last part is the operator. Values are named after the node that makes them (`/encoder/fc/MatMul_output_0`), and keep
 that name where an optimizer gave the node another one.
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from modelexport.attribute.scopes import part_of
+from modelexport.attribute.sources.inlining import InlinedNames
 from modelexport.attribute.sources.parameter_names import ParameterUses, dotted_path
 from modelexport.attribute.sources.reading import MOST_LEVELS, Reading, is_module_path
 from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node
@@ -34,8 +35,6 @@ from modelexport.record.provenance import Confidence
 TORCHSCRIPT = "TorchScript node names"
 SLASHES = "node names"
 _Scope = tuple[str, ...]
-# ONNX's inliner puts the name of the call before the names of a body: https://onnx.ai/onnx/api/inliner.html
-_INLINED = re.compile(r"^[^/]*(__|::)(?=/)")
 # ONNX Runtime names a fused node after one of its sources and the fusion: `/encoder/fc/MatMul/MatMulScaleFusion/`.
 _FUSION = re.compile(r"(/\w*Fusion)+/?$")
 _NUMBERED = re.compile(r"(.+)_(\d+)")
@@ -49,7 +48,8 @@ def read_node_names(graph: Graph) -> Reading | None:
     named = [scope for several in scopes.values() for scope in several]
     if not any(named) or not is_coherent(graph, scopes):
         return None
-    rooted = sum(_INLINED.sub("", name).startswith("/") for node in graph.nodes for name in _names_of(node)[:1])
+    inlined = InlinedNames(graph)
+    rooted = sum(inlined.split(name)[1].startswith("/") for node in graph.nodes for name in _names_of(node)[:1])
     if 2 * rooted > len(scopes):
         paths: Mapping[_Scope, str | None] = TorchScriptPaths(graph, scopes).paths
         source = TORCHSCRIPT
@@ -74,14 +74,20 @@ def _names_of(node: Node) -> list[str]:
 
 def _scopes_by_node(graph: Graph) -> dict[str, tuple[_Scope, ...]]:
     """By node key. TensorFlow names the body of a loop on its own (`while/mul`): it goes into the loop's scope."""
-    scopes = {node.key: scopes for node in graph.nodes if (scopes := tuple(_scopes_of(node))) and _are_believed(scopes)}
+    inlined = InlinedNames(graph)
+    each = ((node.key, tuple(_scopes_of(node, inlined))) for node in graph.nodes)
+    scopes = {key: several for key, several in each if several and _are_believed(several)}
     outermost = {scope[:1] for node in graph.members.get(MAIN, ()) for scope in scopes.get(node.key, ())}
     for node in graph.nodes:
         owner = graph.body_owner.get(node.graph)
-        if owner in scopes and not any(scope[:1] in outermost for scope in scopes.get(node.key, ())):
-            inside = tuple((*scopes[owner][0], *scope) for scope in scopes.pop(node.key, ((),)))
-            if _are_believed(inside):
-                scopes[node.key] = inside
+        if owner not in scopes:
+            continue
+        around, own = scopes[owner][0], scopes.get(node.key, ((),))
+        is_apart = all(scope[:1] not in outermost and scope[:1] != around[:1] for scope in own)
+        if is_apart or node.key not in scopes:
+            scopes[node.key] = tuple((*around, *scope) for scope in own)
+            if not _are_believed(scopes[node.key]):
+                del scopes[node.key]
     return scopes
 
 
@@ -89,11 +95,11 @@ def _are_believed(scopes: Iterable[_Scope]) -> bool:
     return all(len(scope) <= MOST_LEVELS for scope in scopes)
 
 
-def _scopes_of(node: Node) -> Iterator[_Scope]:
+def _scopes_of(node: Node, inlined: InlinedNames) -> Iterator[_Scope]:
     for name in _names_of(node):
-        parts = _FUSION.sub("", _INLINED.sub("", name)).split("/")[:-1]
+        module, inside = inlined.split(name)
         # A name that is inlined or TorchScript's begins with a slash, and so with an empty part.
-        yield tuple(filter(None, parts))
+        yield tuple(filter(None, (module, *_FUSION.sub("", inside).split("/")[:-1])))
 
 
 def is_coherent(graph: Graph, scopes: Mapping[str, tuple[_Scope, ...]]) -> bool:

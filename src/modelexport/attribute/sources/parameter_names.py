@@ -21,10 +21,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from modelexport.attribute.sources.inlining import InlinedNames
 from modelexport.attribute.sources.reading import Reading, is_module_path
 from modelexport.graph.index import KEY_SEPARATOR, Graph, Node
 from modelexport.graph.operators import CARRIERS, is_passing, is_product
-from modelexport.record.hierarchy import parent_path
+from modelexport.record.hierarchy import join, parent_path
 from modelexport.record.provenance import Confidence, EvidenceKind
 
 PARAMETERS = "parameter names"
@@ -67,13 +68,24 @@ class ParameterUses:
 
         Identity(encoder.layer.0.norm.weight) ─► encoder.layer.1.norm.weight      TorchScript stores equal weights once
         """
-        modules = {name: path for name in self._stored if (path := module_of_parameter(name)) is not None}
+        modules = {name: path for name in self._stored if (path := self._module_of(name)) is not None}
         for node in self.graph.nodes:
             if self._is_weight_step(node, modules):
-                own = module_of_parameter(node.outputs[0]) if node.operator == "Identity" else None
+                own = self._module_of(node.outputs[0]) if node.operator == "Identity" else None
                 source = next(modules[value] for value in node.inputs if value in modules)
                 modules[node.outputs[0]] = own or source
         return modules
+
+    def _module_of(self, value: str) -> str | None:
+        network, name = self._inlined.split(value.rpartition(KEY_SEPARATOR)[2])
+        path = module_of_parameter(name)
+        if path is None or not is_module_path(join(network, path)):
+            return None
+        return join(network, path)
+
+    @cached_property
+    def _inlined(self) -> InlinedNames:
+        return InlinedNames(self.graph)
 
     @cached_property
     def _stored(self) -> frozenset[str]:

@@ -65,7 +65,7 @@ class _ModuleFindings:
 
 def find_differences(left: DiffSide, right: DiffSide, links: Links, costs: _Costs | None = None) -> Diff:
     """
-    links  by the key of a node of the second graph: what it comes from; asked for only if it matters
+    links  what the nodes of the second graph come from; asked for only if it matters
     costs  of the nodes of both, by key; asked for only if there is any difference
     """
     finder = _DifferenceFinder(left, right, links)
@@ -115,7 +115,7 @@ class _DifferenceFinder:
         self._changed = list(self._nodes.compare_nodes())
         self._returned = tuple(self._nodes.compare_outputs()) if self._compares_models else ()
         one_sided = len(self._pairs.right) < max(len(left.flow.order), len(right.flow.order))
-        known_links = links() if one_sided else {}
+        known_links = links().nodes if one_sided else {}
         self.modules = align_modules(left, right, self._pairs, known_links)
         finder = RegionFinder(self._pairs, self.modules.homes, known_links, self._nodes.altered)
         self._regions = finder.find_regions()

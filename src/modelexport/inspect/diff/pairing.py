@@ -17,6 +17,7 @@ from functools import partial
 
 from modelexport.graph.algorithms import ValueNumbers
 from modelexport.graph.index import Node
+from modelexport.graph.related import does_same_work
 from modelexport.inspect.diff import match_keys as keys
 from modelexport.inspect.diff.match_keys import (
     DiffGraph,
@@ -30,18 +31,18 @@ from modelexport.inspect.diff.match_keys import (
 )
 from modelexport.inspect.diff.node_diff import NodePairs
 from modelexport.inspect.diff.sides import MatchedIO
-from modelexport.record.lineage import Link
+from modelexport.record.lineage import Lineage, Link
 
 # Of several equal nodes, so many are looked at to find the one that fits best.
 _LOOKED_AT = 48
 # The share of equal weights below which these do not say which layer is which: zeros and ones are everywhere.
 _FEW_WEIGHTS = 0.25
 
-Links = Callable[[], Mapping[str, Link]]
+Links = Callable[[], Lineage]
 
 
 def pair_nodes(left: DiffGraph, right: DiffGraph, io: MatchedIO, links: Links) -> NodePairs:
-    """links  by the key of a node of the second graph: what it comes from; asked for only if it matters"""
+    """links  what the nodes of the second graph come from; asked for only if it matters"""
     numbers = ValueNumbers()
     labels = _label_ends(io)
     # Both sides draw from one table of numbers: what is equal in both graphs has an equal number.
@@ -80,9 +81,10 @@ def pair_nodes(left: DiffGraph, right: DiffGraph, io: MatchedIO, links: Links) -
     pairing.by_results(shaped, keys.CONTENT)
     pairing.above(keys.own_keys(shaped))
     pairing.by_results(shaped, keys.REST)
-    # Lineage says little of models that have few weights in common, and is traced only for nodes that are left.
-    if akin and not pairing.is_done():
-        pairing.by_links(links())
+    # Traced only for nodes that are left. It says little of models that were trained apart; but few weights are equal
+    # too where an optimizer has taken normalizations into them.
+    if not pairing.is_done() and (akin or does_same_work(links())):
+        pairing.by_links(links().nodes)
     for likeness in (keys.own_keys(shaped), (keys.attribute_key,) * 2, (operator_key,) * 2):
         pairing.around(likeness)
     return pairs
