@@ -116,6 +116,38 @@ def test_a_record_needs_no_such_line(verb: str, given: Path, tmp_path: Path, cap
     assert "no record in" not in said.out + said.err
 
 
+class TestTwoFiles:
+    """Each of them is spoken of once, even if it is given twice."""
+
+    @pytest.fixture
+    def other(self, given: Path) -> Path:
+        path = given.with_name("other.onnx")
+        onnx.save(plain(), path)
+        return path
+
+    def sources(self, *arguments: object, capsys: Captured) -> list[str]:
+        """The files that a line speaks of."""
+        assert run(*arguments) in (0, 1)
+        said = capsys.readouterr()
+        return re.findall(r"no record in (\S+): modules are read from TorchScript node names;", said.out + said.err)
+
+    @pytest.mark.parametrize("verb", ["compare", "diff"])
+    def test_a_comparison(self, verb: str, given: Path, other: Path, capsys: Captured) -> None:
+        assert self.sources(verb, given, other, capsys=capsys) == ["given.onnx", "other.onnx"]
+        assert self.sources(verb, given, given, capsys=capsys) == ["given.onnx"]
+
+    def test_values(self, given: Path, other: Path, capsys: Captured) -> None:
+        named = self.sources("verify", other, "--against", given, capsys=capsys)
+        assert sorted(named) == ["given.onnx", "other.onnx"]
+
+    def test_a_record_that_is_carried_over(self, given: Path, other: Path, capsys: Captured) -> None:
+        """The record comes from the file before; that the file after has none is what the verb is for."""
+        target = other.with_name("relinked.onnx")
+        assert self.sources("relink", given, other, "-o", target, capsys=capsys) == ["given.onnx"]
+        origin = mx.load(target).origin
+        assert (origin.is_file, origin.exporter) == (True, SOURCE)
+
+
 class TestPage:
     def facts(self, path: Path, folder: Path) -> dict[str, str]:
         """The words at its head, from the data that the page carries."""

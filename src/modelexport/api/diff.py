@@ -283,4 +283,5 @@ def _notes(result: Diff, files: tuple[TaggedFile, TaggedFile]) -> list[str]:
             notes.append(f"{side.path}: {STALE_NOTE}")
     if result.left.source is Source.NONE and result.right.source is Source.NONE:
         notes.append("neither file has a record: nodes are aligned by lineage alone, and modules are not known")
-    return notes
+    # Two modules of one file: what is to be known of it is said once.
+    return list(dict.fromkeys(notes))
