@@ -97,6 +97,17 @@ def _many_readers_of_the_end(net: Net, count: int) -> str:
     return net.add("Concat", *(net.add("Sigmoid", end) for _ in range(count)), axis=0)
 
 
+def _many_towers(net: Net, count: int) -> str:
+    """Each with a block that has no shortcut, all read by one head."""
+    ends = list[str]()
+    for _ in range(count // 10):
+        value = net.linear("x")
+        for _ in range(2):
+            value = net.feed_forward(net.add("Add", value, net.feed_forward(value)))
+        ends.append(net.add("Add", value, net.feed_forward(value)))
+    return net.add("Concat", *(net.linear(end) for end in ends), axis=0)
+
+
 def _work(build: Callable[[Net, int], str], count: int) -> int:
     net = Net()
     graph = index_model(net.proto(build(net, count)))
@@ -116,6 +127,7 @@ def _work(build: Callable[[Net, int], str], count: int) -> int:
         (_views_in_a_row, 1000),
         (_values_open_for_long, 600),
         (_many_kinds_of_blocks, 800),
+        (_many_towers, 800),
         (_many_readers_of_the_end, 1000),
     ],
     ids=lambda item: getattr(item, "__name__", str(item)).strip("_"),

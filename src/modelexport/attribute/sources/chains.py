@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from heapq import heapify, heappop, heappush
 from itertools import count, pairwise
@@ -26,19 +26,24 @@ _LONGEST_GROUP = 64
 def link_chains(trunk: Trunk) -> list[list[Segment]]:
     """Every chain of a network; numbers of segments that are split go on behind those of the trunk."""
     numbers = count(trunk.head_number + 1)
+    chains = [_attach_tails(trunk, chain) for chain in _follow(trunk)]
+    with_stretches = [any(is_stretch(segment) for segment in chain[1:]) for chain in chains]
+    _append_head(trunk, [chain for chain, has_stretch in zip(chains, with_stretches, strict=True) if has_stretch])
+    return [
+        # Where all layers have shortcuts, the stem is none of them, even if it multiplies as often.
+        list(_split_stretches(trunk, chain, numbers)) if has_stretch else chain[is_stretch(chain[0]) :]
+        for chain, has_stretch in zip(chains, with_stretches, strict=True)
+    ]
+
+
+def _append_head(trunk: Trunk, chains: Iterable[list[Segment]]) -> None:
+    """Let the longest of the chains that lead to the head go on with it: the last layer may have no shortcut."""
     head = [node for node in trunk.order if trunk.number_of.get(node.key) == trunk.head_number]
     read_by_head = {value for node in head for value in reads_of(trunk.flow.graph, node)}
-    chains = []
-    for chain in (_attach_tails(trunk, chain) for chain in _follow(trunk)):
-        if any(is_stretch(segment) for segment in chain[1:]):
-            if chain[-1].end in read_by_head:
-                chain.append(Segment(trunk.head_number, "", chain[-1].end, None, head))
-                describe_products(trunk.flow, chain[-1])
-            chains.append(list(_split_stretches(trunk, chain, numbers)))
-        else:
-            # Where all layers have shortcuts, the stem is none of them, even if it multiplies as often.
-            chains.append(chain[1:] if is_stretch(chain[0]) else chain)
-    return chains
+    longest = max((chain for chain in chains if chain[-1].end in read_by_head), key=len, default=None)
+    if longest is not None:
+        longest.append(Segment(trunk.head_number, "", longest[-1].end, None, head))
+        describe_products(trunk.flow, longest[-1])
 
 
 def is_stretch(segment: Segment) -> bool:
