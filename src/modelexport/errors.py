@@ -186,6 +186,13 @@ def some_of(names: Sequence[str], shown: int = 3) -> str:
     return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
 
 
+def quote_argument(argument: object) -> str:
+    """A path or name as a shell takes it, for commands that messages propose: `my model.onnx` is `'my model.onnx'`."""
+    import shlex  # only needed when something is proposed
+
+    return shlex.quote(str(argument))
+
+
 def printable(text: str) -> str:
     """The text with everything that is not a visible character written as an escape."""
     return text if text.isprintable() else "".join(map(_escape_control, text))

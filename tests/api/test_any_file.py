@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 import pytest
-from tests.support.any_files import VARIANTS, opset_of, plain, save_external, save_huge, without_names
+from tests.support.any_files import VARIANTS, opset_of, plain, save_external, save_huge, with_hidden_size, without_names
 from tests.support.command_line import run
 
 import modelexport as mx
@@ -154,6 +155,8 @@ def test_what_nothing_is_known_of_is_a_fallback_and_not_covered(tmp_path: Path, 
     assert [(node["module"], node["confidence"]) for node in document["nodes"]] == [("", "fallback")]
     assert document["coverage"]["nodes"]["by_confidence"]["fallback"]["count"] == 1
     assert not document["file"]["has_record"]
+    assert run("profile", tmp_path / "given.onnx", "--runs", "1", "--warmup", "0", "--optimization", "none") == 0
+    assert "0.0 % of the time of all kernels belongs to a module" in capsys.readouterr().out.splitlines()
     record = mx.load(tmp_path / "given.onnx")
     assert {entry.attribution.confidence for entry in record.nodes.values()} == {Confidence.FALLBACK}
 
@@ -209,3 +212,72 @@ def test_the_source_is_told_of(tmp_path: Path, capsys: Captured) -> None:
     assert f"`modelexport attach {path} -m MODEL -o FILE`" in shown.err
     [note] = mx.view(path, tmp_path / "page.html").page.notes
     assert "modules are read from TorchScript node names" in note
+
+
+def with_slashes() -> onnx.ModelProto:
+    """Names as TensorFlow writes them, without a slash in front; weights have no names."""
+    model = without_names()
+    for node, named in zip(model.graph.node, plain().graph.node, strict=True):
+        node.name = named.name.removeprefix("/")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "advice"),
+    [
+        (plain(), "; `modelexport attach given.onnx -m MODEL -o FILE` proves them by values"),
+        (
+            with_slashes(),
+            "; if it was exported from PyTorch, `modelexport attach given.onnx -m MODEL -o FILE` finds them",
+        ),
+        (
+            without_names(),
+            "; if it was exported from PyTorch, `modelexport attach given.onnx -m MODEL -o FILE` finds them",
+        ),
+        (VARIANTS["empty"](), ""),
+    ],
+    ids=["TorchScript", "TensorFlow", "nothing", "empty"],
+)
+def test_a_model_is_proposed_where_there_can_be_one(
+    model: onnx.ModelProto, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(model, "given.onnx")
+    [note] = mx.analyze("given.onnx").notes
+    assert note.partition("; ")[1:] == ("", "") if not advice else advice in note
+
+
+def test_commands_that_are_proposed_can_be_pasted(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "sp ace" / "my model.onnx"
+    path.parent.mkdir()
+    onnx.save(plain(), path)
+    assert run("analyze", path) == 0
+    assert f"`modelexport attach '{path}' -m MODEL -o FILE`" in capsys.readouterr().err
+    assert run("validate", path) == 0
+    assert f"`modelexport attach '{path}' -o FILE`" in " ".join(capsys.readouterr().out.split())
+    assert run("validate", path, "--repair") == 2
+    assert f"`modelexport attach '{path}' -o FILE`" in capsys.readouterr().err
+    mx.fold(path, tmp_path / "my folded.onnx")
+    assert run("quantize", tmp_path / "my folded.onnx", "-o", tmp_path / "out.onnx") == 2
+    assert f"`modelexport flatten '{tmp_path / 'my folded.onnx'}' -o FILE`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("verb", "options"),
+    [
+        ("run-tool", ["--tool", "onnxslim", "-o", "out.onnx"]),
+        ("quantize", ["-o", "out.onnx"]),
+        ("profile", ["--runs", "1"]),
+    ],
+)
+def test_inputs_that_were_made_up_are_named_before_what_the_runtime_says(
+    verb: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(with_hidden_size(), "given.onnx")
+    assert run(verb, "given.onnx", *options) == 2
+    made, _, words = capsys.readouterr().err.partition("): ")
+    assert re.search(r"cannot run given.onnx on inputs that were made up \(--input 'a b=\d+x\d+:float32'$", made)
+    assert "Reshape" in words
+    assert "Give other shapes in the same way" in words
+    assert run(verb, "given.onnx", *options, "--input", "a b=2x7:float32") == 0

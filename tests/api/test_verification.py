@@ -147,6 +147,8 @@ def test_a_file_without_a_record(file: Path, tmp_path: Path) -> None:
 
     with pytest.raises(RecordMissing):
         mx.verify(changed(file, tmp_path / "plain.onnx", plain), chain(), inputs=X)
+    with pytest.raises(RecordMissing):  # nor is the model looked for
+        mx.verify(tmp_path / "plain.onnx", tmp_path / "nowhere")
 
 
 def test_a_file_that_onnx_runtime_cannot_load(file: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from tests.support.command_line import run
 from tests.support.small_file import SmallFile
 from tests.support.spoiled_files import contents, refused
@@ -198,6 +199,24 @@ class TestNothingToQuantize:
         assert run("quantize", once, "-o", twice, "--format", "json") == 0
         (note,) = json.loads(capsys.readouterr().out)["notes"]
         assert note.startswith("nothing was quantized: ")
+
+    def test_weights_that_are_made_at_run_time(self, tmp_path: Path) -> None:
+        """None is stored, so none of few bits is either."""
+        path = tmp_path / "given.onnx"
+        half = numpy_helper.from_array(np.array([0.5], np.float32))
+        shape = numpy_helper.from_array(np.array([2, 3, 1, 1]), "shape")
+        made = helper.make_node("ConstantOfShape", ["shape"], ["weight"], value=half)
+        ends = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size, 4, 4])
+            for name, size in (("x", 3), ("y", 2))
+        ]
+        graph = helper.make_graph(
+            [made, helper.make_node("Conv", ["x", "weight"], ["y"])], "made", ends[:1], ends[1:], [shape]
+        )
+        onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
+        result = mx.quantize(path, tmp_path / "int8.onnx")
+        assert {"ConvInteger", "DynamicQuantizeLinear"} <= {node.op_type for node in nodes(tmp_path / "int8.onnx")}
+        assert not [note for note in result.notes if "nothing was quantized" in note]
 
 
 class TestFailingQuantizers:

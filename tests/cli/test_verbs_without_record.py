@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from tests.support.any_files import plain, with_function, without_names
+from tests.support.any_files import plain, with_custom_domain, with_function, without_names
 from tests.support.command_line import run
 
 import modelexport as mx
@@ -172,6 +172,11 @@ class TestPage:
         fact = self.facts(save(model, tmp_path), tmp_path)["hierarchy"]
         assert SOURCE not in fact
         assert fact
+
+    def test_it_says_why_nodes_are_not_counted(self, tmp_path: Path) -> None:
+        """Their shapes are known; what the operator does is not."""
+        flops = self.facts(save(with_custom_domain(), tmp_path), tmp_path)["FLOPs"]
+        assert flops == "1 node not counted: there is no rule for com.example::Wave"
 
 
 class TestClasses:

@@ -1,4 +1,4 @@
-"""Nodes with a wrong number of inputs or outputs: a reason when a file is opened, and no fault of whoever reads them."""
+"""Nodes with a wrong number of inputs or outputs: a reason when a file is opened, no fault of whoever reads them."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class TestWrong:
             (node("Clip", "x x x x", "y"), "has 4 inputs, and the operator takes 1 to 3"),
             (node("Add", "x", "y", domain="com.microsoft"), "has 1 input, and the operator takes 2"),
             (node("Add", "x", "y", domain="ai.onnx"), "has 1 input"),
+            (node("GatherBlockQuantized", "x", "y", domain="com.microsoft"), "has 1 input"),
             (node("Add", "_ x", "y"), "leaves out its input A"),
         ],
     )

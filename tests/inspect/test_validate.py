@@ -6,8 +6,10 @@ from pathlib import Path
 
 import onnx
 import pytest
+from tests.support.any_files import plain
 from tests.support.small_file import SmallFile, credited
 
+from modelexport.api.attach import attach
 from modelexport.api.read import load, validate
 from modelexport.errors import RecordMismatch
 from modelexport.graph.file.metadata import MODULE_KEY, PREFIX, TAG_KEY, Level, read_node_keys, sidecar_path
@@ -128,6 +130,19 @@ def test_what_dataflow_allows(node: str, owners: tuple[str, ...], small: SmallFi
 def test_dataflow_is_asked_about_what_nodes_say(small_path: Path) -> None:
     edit(small_path, lambda model: set_key(model.graph.node[1], MODULE_KEY, "layers.1.fc"))
     assert codes(small_path, check_consistency=True) == ["node-keys-differ", "dataflow"]
+
+
+def test_calls_that_are_not_known_rule_nothing_out(tmp_path: Path) -> None:
+    """A module that runs twice, in a file that says so by nothing but names: `act` reads what was made after it."""
+    model = plain()
+    for number, name in ((2, "/act/Relu"), (5, "/act_1/Relu")):
+        model.graph.node[number].name = name
+    onnx.save(model, tmp_path / "given.onnx")
+    attach(tmp_path / "given.onnx", None, tmp_path / "tagged.onnx")
+    owners = {entry.attribution.module for entry in load(tmp_path / "tagged.onnx").nodes.values()}
+    assert owners == {"layers.0.fc", "layers.1.fc", "act"}
+    result = validate(tmp_path / "tagged.onnx", check_consistency=True)
+    assert (result.findings, "dataflow" in result.checks) == ((), False)
 
 
 def test_repair_rewrites_the_keys_from_the_record(small_path: Path) -> None:

@@ -132,6 +132,17 @@ def without_names() -> onnx.ModelProto:
     return model
 
 
+def with_hidden_size() -> onnx.ModelProto:
+    """It states no size of its input `a b`, and takes 14 numbers only."""
+    value = helper.make_tensor_value_info("a b", TensorProto.FLOAT, ["rows", "columns"])
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, [7, 2])
+    shape = numpy_helper.from_array(np.array([7, 2]), "shape")
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["a b", "shape"], ["y"])], "hidden", [value], [made], [shape]
+    )
+    return _model(graph, 8, helper.make_opsetid("", 17))
+
+
 def without_nodes() -> onnx.ModelProto:
     """A constant is returned, and nothing is computed."""
     weight = numpy_helper.from_array(np.zeros((1, WIDTH), np.float32), "y")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from modelexport.errors import quote_argument
 from modelexport.graph.arity import ensure_arity
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.soundness import ensure_sound
@@ -34,13 +35,41 @@ def read_hierarchy(file: TaggedFile) -> Provenance:
     return find_hierarchy(file.graph)
 
 
+def ensure_record(file: TaggedFile) -> None:
+    """Raise RecordMissing or RecordUnreadable if the file has no record that can be read: before a model is loaded."""
+    _ = file.record
+
+
 def note_source(*files: TaggedFile) -> tuple[str, ...]:
     """For each file without a record: one line that says where its modules come from, and how to know more."""
-    read = [(file.believed.origin, str(file.path)) for file in files if file.believed is not None]
-    return tuple(dict.fromkeys(advise_attaching(origin, path) for origin, path in read if origin.is_file))
+    read = [(file, file.believed.origin) for file in files if file.believed is not None]
+    lines = (
+        advise_attaching(origin, str(file.path), is_empty=not file.graph.nodes)
+        for file, origin in read
+        if origin.is_file
+    )
+    return tuple(dict.fromkeys(lines))
 
 
-def advise_attaching(origin: Origin, path: str) -> str:
-    """`no record in yolo.onnx: modules are read from TorchScript node names; …`: all verbs say it in these words."""
-    gain = "proves them by values" if origin.exporter else "finds them by values"
-    return f"no record in {path}: {origin.source_text}; `modelexport attach {path} -m MODEL -o FILE` {gain}"
+def advise_attaching(origin: Origin, path: str, *, is_empty: bool = False) -> str:
+    """`no record in yolo.onnx: modules are read from TorchScript node names; …`: all verbs say it in these words.
+
+    A model is proposed as a matter of course if the names are PyTorch's. Other files may have been made from anything.
+    """
+    missing = f"no record in {path}: {origin.source_text}"
+    if is_empty:
+        return missing
+    attach = f"`modelexport attach {quote_argument(path)} -m MODEL -o FILE`"
+    if _is_from_torch(origin):
+        return f"{missing}; {attach} proves them by values"
+    return f"{missing}; if it was exported from PyTorch, {attach} finds them by values"
+
+
+def _is_from_torch(origin: Origin) -> bool:
+    """Whether every source of the modules is one that comes from a PyTorch model."""
+    from modelexport.attribute.sources.exporter_metadata import DYNAMO, WINML
+    from modelexport.attribute.sources.node_names import TORCHSCRIPT
+    from modelexport.attribute.sources.parameter_names import PARAMETERS
+
+    sources = origin.exporter.split(", ") if origin.exporter else []
+    return bool(sources) and all(source.startswith((DYNAMO, WINML, TORCHSCRIPT, PARAMETERS)) for source in sources)

@@ -45,7 +45,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     threads       within a kernel; 0 leaves it to ONNX Runtime
     inputs        an .npz file; made from the file where it is left out, `input` giving shapes: NAME=SHAPE
     """
-    from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
+    from modelexport.capture.onnxruntime.inputs import SampleRequest, describe_made, sample_feeds
     from modelexport.capture.onnxruntime.session import ProfileRequest, profile_file
     from modelexport.transform.tools.optimizers import LEVELS, saving_options
 
@@ -72,7 +72,8 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
             target = Path(folder) / "optimized.onnx"
             # The graph that is timed is the one that is saved; a second optimization could give another one.
             options = saving_options(target, optimization, weights_beside=True)
-            ran = profile_file(path, feed, options, ProfileRequest(runs, warmup, tuple(providers), threads))
+            made = describe_made(feed) if inputs is None else ""
+            ran = profile_file(path, feed, options, ProfileRequest(runs, warmup, tuple(providers), threads, made))
         with clock.step("link"):
             optimized = open_tagged(target)
             relinked = relink_graph(ancestor, optimized, f"ort:{optimization}")

@@ -41,6 +41,7 @@ _NARROW = frozenset(
     onnx.TensorProto.DataType.Value(name)
     for name in ("INT8", "UINT8", "INT16", "UINT16", "INT4", "UINT4", "FLOAT8E4M3FN")
 )
+_QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 _NOTHING = (
     "nothing was quantized: ONNX Runtime found no node that it could; there is none of a kind that it quantizes, "
     "or they are quantized already or left out"
@@ -103,13 +104,13 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     if static and not data:
         job.notes.append(f"calibrated on {len(feeds)} made-up inputs: give samples of real ones with --calibration")
     tool = quantizers.make_quantizer(job.settings)
-    giving = "--calibration FILE.npz" if static else "--input NAME=SHAPE"
-    run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed, giving)
+    giving, made = "--calibration FILE.npz" if static else "", "" if data else _describe_made(feeds)
+    run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed, giving, made)
     result = QuantizeResult(run_tools(opened, run, clock), job.excluded, job.included, tuple(job.notes))
     written = result.path
     if written is None:
         return result
-    if _narrow_tensors(open_tagged(written)) <= _narrow_tensors(opened):
+    if _count_narrow(open_tagged(written)) <= _count_narrow(opened):
         result = replace(result, notes=(*result.notes, _NOTHING))
     if not report:
         return result
@@ -119,9 +120,10 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     return replace(result, report=verify(written, against=path, inputs=inputs, progress=progress))
 
 
-def _narrow_tensors(opened: TaggedFile) -> int:
-    """Whatever a quantizer does, it leaves weights or zero points of few bits in the file."""
-    return sum(tensor.dtype in _NARROW for tensor in opened.graph.initializers.values())
+def _count_narrow(opened: TaggedFile) -> int:
+    """Tensors of few bits. Whatever a quantizer does, it stores some, or adds nodes that make them at run time."""
+    stored = sum(tensor.dtype in _NARROW for tensor in opened.graph.initializers.values())
+    return stored + sum(node.op_type in _QUANTIZERS for node in opened.graph.nodes)
 
 
 def _settings(
@@ -211,6 +213,12 @@ class _Job:
                 self.notes.append(
                     f"none of the {len(entries)} nodes that are {verb} is of a kind that this quantizer quantizes"
                 )
+
+
+def _describe_made(feeds: Sequence[Feed]) -> str:
+    from modelexport.capture.onnxruntime.inputs import describe_made
+
+    return describe_made(feeds[0]) if feeds else ""
 
 
 def _feeds(

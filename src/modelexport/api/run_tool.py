@@ -58,7 +58,7 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
     samples        how many inputs are made
     check          whether ONNX Runtime can run what the tool made
     """
-    from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
+    from modelexport.capture.onnxruntime.inputs import SampleRequest, describe_made, sample_feeds
     from modelexport.transform.tools.catalogue import parse_chain
 
     chain = parse_chain(tool)
@@ -77,7 +77,8 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
         # Inputs are made before the first tool runs: the check and every calibrating tool get the same ones.
         request = SampleRequest(samples, seed, tuple(input), () if inputs is None else (Path(inputs),))
         feeds = tuple(sample_feeds(opened.proto, opened.graph, request)) if wanted else ()
-    return run_tools(opened, ToolRun(chain, tool, target, embedding, feeds, check), clock)
+    made = describe_made(feeds[0]) if feeds and inputs is None else ""
+    return run_tools(opened, ToolRun(chain, tool, target, embedding, feeds, check, made=made), clock)
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class ToolRun:
     feeds     inputs, for tools that look at the model while it runs and for the check
     check     whether ONNX Runtime can run what comes out
     renamed   whether nodes were given other names since the file was opened
-    giving    how whoever asked for this can give other inputs
+    giving    the option with which whoever asked for this can give inputs themselves; empty if there is none
+    made      the inputs as options of the command line, if they were made up
     """
 
     chain: Sequence[tuple[Tool, str]]
@@ -100,6 +102,7 @@ class ToolRun:
     check: bool = True
     renamed: bool = False
     giving: str = "--inputs FILE.npz"
+    made: str = ""
 
 
 def run_tools(opened: TaggedFile, run: ToolRun, clock: Clock) -> RelinkResult:
@@ -177,21 +180,31 @@ class _Steps:
         if failure:
             remedy = self._run.chain[-1][0].remedy or "The tool broke the model."
             hint = f"{remedy} Nothing was written; --no-check writes it all the same."
-            raise self._with_reason(ToolFailed(f"ONNX Runtime cannot run what {tool} made: {failure}", hint))
+            raise self._with_reason(ToolFailed(f"ONNX Runtime cannot run what {tool} made: {failure.text}", hint))
 
     def _with_reason(self, error: ToolFailed) -> ToolFailed:
         """No tool is to blame for a file that could not be run before either."""
         try:
-            before = _find_failure(self._first.path, self._feeds[0]) if self._feeds else ""
+            before = _find_failure(self._first.path, self._feeds[0]) if self._feeds else None
         except ModuleNotFoundError:
             return error
-        if not before:
+        if before is None:
             return error
-        reason = "" if before in error.message.replace(str(self._first.path), "it") else f" ONNX Runtime says: {before}"
+        path, run, written = self._first.path, self._run, "Nothing was written; --no-check writes what the tool made "
+        written += "all the same, if it made anything."
+        is_told = before.text in error.message.replace(str(path), "it")
+        if before.is_loaded and run.made:
+            # Most likely it is the inputs: they come first, before all that the runtime has to say.
+            more = "" if is_told else f"\n{error.message}"
+            themselves = f", or the inputs themselves: {run.giving}" if run.giving else ""
+            return ToolFailed(
+                f"ONNX Runtime cannot run {path} on inputs that were made up ({run.made}): {before.text}{more}",
+                f"Give other shapes in the same way{themselves}. {written}",
+            )
+        reason = "" if is_told else f" ONNX Runtime says: {before.text}"
         return ToolFailed(
-            f"{error.message}\nONNX Runtime cannot run {self._first.path} either, as it was before.{reason}",
-            f"Mend the file first, or give inputs that it takes: {self._run.giving}. Nothing was written; --no-check "
-            "writes what the tool made all the same, if it made anything.",
+            f"{error.message}\nONNX Runtime cannot run {path} either, as it was before.{reason}",
+            f"Mend the file first, or give inputs that it takes: {run.giving or '--input NAME=SHAPE'}. {written}",
         )
 
 
@@ -253,14 +266,24 @@ def _first_lines(error: Exception) -> str:
     return " ".join(lines[:_MESSAGE_LINES]) or type(error).__name__
 
 
-def _find_failure(path: Path, feed: Feed) -> str:
-    """Why ONNX Runtime cannot run a file; empty if it can. Raises ModuleNotFoundError if it is not there."""
-    from modelexport.capture.onnxruntime.session import run_file
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What ONNX Runtime says; `is_loaded`: it took the file, and failed on the inputs."""
 
+    text: str
+    is_loaded: bool
+
+
+def _find_failure(path: Path, feed: Feed) -> _Failure | None:
+    """Why ONNX Runtime cannot run a file; None if it can. Raises ModuleNotFoundError if it is not there."""
+    from modelexport.capture.onnxruntime.session import open_session, run_session
+
+    session = None
     try:
-        run_file(path, feed)
+        session = open_session(path)
+        run_session(session, feed)
     except ModuleNotFoundError:
         raise
     except Exception as error:  # noqa: BLE001 - the runtime raises whatever it likes, and what it says is the answer
-        return _first_lines(error).replace(str(path), "it")
-    return ""
+        return _Failure(_first_lines(error).replace(str(path), "it"), session is not None)
+    return None

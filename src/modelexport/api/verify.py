@@ -18,7 +18,7 @@ import numpy as np
 
 from modelexport.api.attach import prepare_for_file
 from modelexport.api.environment import Clock, Progress
-from modelexport.api.opening import note_source, open_file
+from modelexport.api.opening import ensure_record, note_source, open_file
 from modelexport.api.options import VerifyOptions
 from modelexport.api.relink import relink_graph
 from modelexport.api.value_comparison import (
@@ -96,6 +96,7 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
     options = VerifyOptions(source, samples, Tolerance(atol, rtol, min_sqnr), as_deployed, proof)
     tagged, clock = open_tagged(Path(file)), Clock(progress)
     if against is None:
+        ensure_record(tagged)
         return verify_against_model(tagged, options, clock)
     files = _link_files(tagged, open_tagged(Path(against)))
     verification = verify_against_file(*files, options, clock)

@@ -7,6 +7,7 @@ Nothing here needs torch or runs a model, and only comparing two files reads wei
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from pathlib import Path
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.read import ensure_axes, ensure_sizes
 from modelexport.api.writing import ensure_spared
+from modelexport.errors import some_of
 from modelexport.graph.file.atomic import write_atomically
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.types import AxisSizes, input_dims
@@ -147,10 +149,17 @@ def _facts(opened: TaggedFile, cost: Cost, sizes: Mapping[str, int]) -> Iterator
     yield "opsets", ", ".join(f"{item.domain or 'ai.onnx'} {item.version}" for item in opened.proto.opset_import)
     yield "made with", ", ".join(f"{name} {version}" for name, version in origin.tools.items())
     shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
-    unknown = cost.total.unknown.get("flops", 0)
-    left = f"{unknown} nodes not counted, because their shapes are not known" if unknown else ""
-    yield "FLOPs", "; ".join(filter(None, (f"at {shown}" if shown else "", left)))
+    yield "FLOPs", "; ".join(filter(None, (f"at {shown}" if shown else "", _uncounted(cost))))
     yield "graph", opened.graph.fingerprint
+
+
+def _uncounted(cost: Cost) -> str:
+    """`3 nodes not counted: there is no rule for Scaler`: nodes whose FLOPs are not known, frequent reasons first."""
+    reasons = Counter(node.reason or "no reason is known" for node in cost.nodes if node.flops is None)
+    if not reasons:
+        return ""
+    nodes = "1 node" if reasons.total() == 1 else f"{reasons.total()} nodes"
+    return f"{nodes} not counted: {some_of([reason for reason, _ in reasons.most_common()])}"
 
 
 def _notes(opened: TaggedFile) -> Iterator[str]:

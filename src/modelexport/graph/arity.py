@@ -31,6 +31,26 @@ _ANY_NUMBER = 2**31 - 1
 _RUNTIME_DOMAINS = frozenset((MS, NCHWC, NHWC))
 # Of ONNX's names, those that ONNX Runtime has operators with other inputs for.
 _RUNTIMES_OWN = frozenset(("Attention", "Conv", "Range", "Upsample"))
+# ONNX Runtime's operators that questions are asked of, with the inputs that all of its versions demand.
+_FEWEST_INPUTS = {
+    "BiasSplitGelu": 2,
+    "DynamicQuantizeMatMul": 3,
+    "EmbedLayerNormalization": 7,
+    "FusedConv": 2,
+    "GatherBlockQuantized": 3,
+    "GroupNorm": 3,
+    "MatMulBnb4": 3,
+    "MatMulIntegerToFloat": 4,
+    "MatMulNBits": 3,
+    "NhwcFusedConv": 2,
+    "QAttention": 5,
+    "QGemm": 6,
+    "QLinearAdd": 7,
+    "QLinearMul": 7,
+    "SkipGroupNorm": 4,
+    "SkipLayerNormalization": 3,
+    "SkipSimplifiedLayerNormalization": 3,
+}
 # Before this version of the format, files named no version of operators: there was one.
 _FIRST_IR_WITH_OPSETS = 3
 
@@ -108,6 +128,8 @@ def _read_versions(imports: Iterable[onnx.OperatorSetIdProto]) -> _Versions:
 def _find_schema(op_type: str, version: int, domain: str) -> tuple[_Operands, _Operands] | None:
     """Of inputs and of outputs; None for an operator that ONNX does not know, or not in this version yet."""
     newest = onnx.defs.onnx_opset_version()
+    if op_type in _FEWEST_INPUTS and (not domain or domain in _RUNTIME_DOMAINS):
+        return _Operands(_FEWEST_INPUTS[op_type], _ANY_NUMBER, ()), _Operands(1, _ANY_NUMBER, ())
     if domain in _RUNTIME_DOMAINS:
         if op_type in _RUNTIMES_OWN:
             return None

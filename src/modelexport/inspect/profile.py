@@ -28,7 +28,7 @@ from modelexport.errors import UserError
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.module_totals import own_module
 from modelexport.record.hierarchy import ROOT, ModuleCall, lineage_of, parent_path
-from modelexport.record.provenance import Provenance
+from modelexport.record.provenance import Confidence, Provenance
 from modelexport.record.results.profile import (
     RUNS_FOR_SPREAD,
     KernelEvent,
@@ -248,6 +248,7 @@ class Timeline:
             kernels=series.kernels / self.runs,
             provider=series.provider,
             others=keys[1:],
+            default=any(self.record.recorded(key).confidence is Confidence.FALLBACK for key in keys),
         )
 
     def _owners(self, keys: tuple[str, ...]) -> tuple[ModuleCall, ...]:

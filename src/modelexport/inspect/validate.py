@@ -10,7 +10,8 @@ ended before it began. An edge that goes back in time means that one of its two 
     MatMul, credited to layer.1  ──►  Add, credited to layer.0     layer.0 had ended when layer.1 began
 
 Blamed is the end with the larger share of such edges, or else the one that is known less well. This holds for every
-correct attribution, whatever the model does; a shared node is consistent if one of its owners is.
+correct attribution, whatever the model does; a shared node is consistent if one of its owners is. A record that was
+read from the file itself does not know the calls, and is not asked.
 
 Repair (`--repair`) rewrites what nodes say about themselves from the record.
 """
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from modelexport.errors import quote_argument
 from modelexport.graph.file import metadata
 from modelexport.graph.file.external import missing_data
 from modelexport.graph.file.tagged_file import TaggedFile
@@ -119,6 +121,11 @@ def _find_contradictions(file: TaggedFile) -> Iterator[Finding]:
         yield error("dataflow", key, f"{maker} is read by {reader}, which had ended before")
 
 
+def _are_calls_known(file: TaggedFile) -> bool:
+    """Not if modules were read from the file: each is written as called once, so when a call ended is not known."""
+    return not file.provenance.origin.is_file
+
+
 def _goes_back(provenance: Provenance, edge: _Edge) -> bool:
     """Whether every call of the reader had ended before any of the maker's began."""
     maker, reader = (_owners(provenance, node) for node in edge)
@@ -166,7 +173,7 @@ def run_checks(file: TaggedFile, *, check_consistency: bool, require_record: boo
         checks |= _STORED_CHECKS
         if not file.is_record_foreign:
             checks |= _RECORD_CHECKS
-            checks |= {"dataflow": _find_contradictions} if check_consistency else {}
+            checks |= {"dataflow": _find_contradictions} if check_consistency and _are_calls_known(file) else {}
     findings = [finding for check in checks.values() for finding in check(file)]
     return Validation(str(file.path), tuple(checks), tuple(findings))
 
@@ -182,7 +189,7 @@ def _valid_model(file: TaggedFile) -> Iterator[Finding]:
 
 def _missing_record(file: TaggedFile, severity: Severity) -> Iterator[Finding]:
     """A file of another tool is no worse for having none: other verbs read what it says itself."""
-    how = f"`modelexport attach {file.path} -o FILE` writes one"
+    how = f"`modelexport attach {quote_argument(file.path)} -o FILE` writes one"
     yield Finding(severity, "record-missing", "", f"there is no hierarchy record in the file or beside it: {how}")
 
 

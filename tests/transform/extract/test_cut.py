@@ -249,6 +249,17 @@ def test_a_module_whose_weights_are_gone_is_not_in_the_file() -> None:
         scene.cut("lost")
 
 
+def test_a_module_whose_weights_others_read_was_not_removed() -> None:
+    scene = Handmade(
+        nodes=[("y", "MatMul", ["x", "attn.proj.weight"], "attn")],
+        calls=[("", ""), ("attn", ""), ("attn.proj", "attn")],
+        outputs=["y"],
+        weights={"attn.proj.weight": np.ones((4, 4), np.float32)},
+    )
+    with pytest.raises(CutImpossible, match=r"has no node in the file: its weights are read by MatMul of attn\n"):
+        scene.cut("attn.proj")
+
+
 def test_the_calls_of_a_repeated_module() -> None:
     scene = Handmade(
         nodes=[("a1", "Relu", ["x"], "a"), ("a2", "Neg", ["a1"], "a#1"), ("y", "Abs", ["a2"], "a#2")],

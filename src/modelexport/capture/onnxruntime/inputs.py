@@ -26,7 +26,7 @@ import numpy as np
 import onnx
 
 from modelexport.capture.onnxruntime.session import bind_inputs, format_shape, required_inputs
-from modelexport.errors import InputError
+from modelexport.errors import InputError, quote_argument
 from modelexport.graph.index import Graph, Node, function_id, value_id, walk_nodes
 from modelexport.graph.operators import ELEMENTS_ONLY, Trait, having
 from modelexport.graph.protos import find_attribute
@@ -164,6 +164,12 @@ def sample_feeds(proto: onnx.ModelProto, graph: Graph, request: SampleRequest) -
         shapes = _parse_shapes(proto, request.shapes)
         for number in range(request.count):
             yield make_feed(proto, graph, seed=request.seed + number, shapes=shapes)
+
+
+def describe_made(feed: Mapping[str, np.ndarray]) -> str:
+    """Made-up inputs as the options that ask for them: `--input ids=2x8:int64 --input mask=2x8:int64`."""
+    texts = (f"{name}={'x'.join(map(str, array.shape))}:{array.dtype}" for name, array in feed.items())
+    return " ".join(f"--input {quote_argument(text)}" for text in texts)
 
 
 def make_feed(

@@ -147,12 +147,14 @@ class ProfileRequest:
     warmup     runs before them
     providers  of ONNX Runtime, the preferred one first; its own choice if there are none
     threads    for one operator; 0 for as many as there are
+    made       the inputs as options of the command line, if they were made up
     """
 
     runs: int
     warmup: int
     providers: tuple[str, ...]
     threads: int
+    made: str = ""
 
 
 def profile_file(path: Path, feed: Mapping[str, np.ndarray], options: Any, request: ProfileRequest) -> ProfiledRun:
@@ -165,6 +167,7 @@ def profile_file(path: Path, feed: Mapping[str, np.ndarray], options: Any, reque
     # One operator at a time: what runs side by side cannot be added up.
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     providers = _choose_providers(onnxruntime.get_available_providers(), request.providers)
+    session = None
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         _ensure_started(session.get_providers(), providers if request.providers else [])
@@ -174,9 +177,12 @@ def profile_file(path: Path, feed: Mapping[str, np.ndarray], options: Any, reque
     except UserError:
         raise
     except Exception as error:
+        # A file that it does not even take is not run on any inputs.
+        made = f" on inputs that were made up ({request.made})" if request.made and session is not None else ""
+        other = "Give other shapes in the same way, or the inputs themselves: --inputs FILE.npz. " if made else ""
         raise RuntimeFailed(
-            f"ONNX Runtime cannot run {path}: {str(error).strip().splitlines()[0]}",
-            "Check the file with `modelexport validate`, and the inputs (--input, --inputs).",
+            f"ONNX Runtime cannot run {path}{made}: {str(error).strip().splitlines()[0]}",
+            f"{other}Check the file with `modelexport validate`{'' if made else ', and the inputs'}.",
         ) from error
     runs = _read_profile(written)
     if len(runs) != request.warmup + request.runs:

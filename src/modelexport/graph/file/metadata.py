@@ -19,7 +19,7 @@ from pathlib import Path
 
 import onnx
 
-from modelexport.errors import FileUnreadable, UserError, some_of
+from modelexport.errors import FileUnreadable, UserError, quote_argument, some_of
 from modelexport.graph.index import walk_nodes
 from modelexport.graph.protos import subgraphs
 from modelexport.record.document import SIDECAR_SUFFIX
@@ -319,7 +319,7 @@ def ensure_flat(model: onnx.ModelProto, subject: str) -> None:
     if is_folded(model):
         raise UserError(
             f"{subject} is folded: its modules are functions, and the nodes of several of them are one",
-            f"Make it flat first: `modelexport flatten {subject} -o FILE`.",
+            f"Make it flat first: `modelexport flatten {quote_argument(subject)} -o FILE`.",
         )
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import onnx
 
-from modelexport.errors import FileUnreadable, RecordMismatch, RecordMissing, RecordUnreadable
+from modelexport.errors import FileUnreadable, RecordMismatch, RecordMissing, RecordUnreadable, quote_argument
 from modelexport.graph.crossings import Crossings, find_crossings
 from modelexport.graph.file.metadata import name_nodes, read_outline, read_record, sidecar_path
 from modelexport.graph.file.reading import ModelFile, open_model
@@ -94,8 +94,8 @@ class TaggedFile(ModelFile):
         stored = self.embedded.provenance or self.sidecar.provenance
         if stored is not None:
             return stored
-        how = f"or make one: `modelexport attach {self.path} -m MODEL -o FILE`."
-        hint = f"Put {sidecar_path(self.path).name} back beside it, {how}"
+        how = f"`modelexport attach {quote_argument(self.path)} -o FILE` (with -m MODEL, by values)"
+        hint = f"Put {sidecar_path(self.path).name} back beside it, or make one: {how}."
         missing = RecordMissing(f"there is no hierarchy record in {self.path} or beside it", hint)
         raise self.embedded.problem or self.sidecar.problem or missing
 

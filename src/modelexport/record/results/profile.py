@@ -78,6 +78,7 @@ class NodeTime:
 
     others    keys of nodes that it may have been just as well: the profile does not tell them apart
     owners    the modules whose work it does, or may have done
+    default   whether it is the module's by default alone: nothing is known of it
     module    the path of the module that its time is charged to: the one around all owners
     time      microseconds in one run of the model: the median over all of them
     kernels   how often it runs in one run of the model
@@ -93,6 +94,7 @@ class NodeTime:
     kernels: float
     provider: str
     others: tuple[str, ...] = ()
+    default: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -201,8 +203,9 @@ class Profile:
 
     @property
     def attributed(self) -> float:
-        """The share of the time that belongs to a module."""
-        return sum(node.time for node in self.nodes if node.owners) / self.time if self.time else 1.0
+        """The share of the time that belongs to a module, by evidence: a default covers nothing."""
+        known = (node.time for node in self.nodes if node.owners and not node.default)
+        return sum(known) / self.time if self.time else 1.0
 
     @property
     def disturbed(self) -> bool:

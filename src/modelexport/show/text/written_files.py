@@ -75,7 +75,8 @@ def extraction_lines(extraction: files.Extraction, *, verbose: bool = False) -> 
     parts = {"shared with modules outside": extraction.shared, "taken along": extraction.along}
     of_these = " and ".join(f"{number} {what}" for what, number in parts.items() if number)
     weights = f"{bytes_text(extraction.weights)} of weights"
-    yield plain(f"{extraction.class_name}: {counted(nodes, 'node')}{of_these and f', {of_these}'}; {weights}")
+    named = f"{extraction.class_name}: " if extraction.class_name else ""  # a file without a record may not tell it
+    yield plain(f"{named}{counted(nodes, 'node')}{of_these and f', {of_these}'}; {weights}")
     for word, ends in (("in", extraction.inputs), ("out", extraction.outputs)):
         for end in ends:
             shape = ", ".join(str(dim) or "?" for dim in end.shape)

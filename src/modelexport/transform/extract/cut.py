@@ -155,11 +155,11 @@ class Cutter:
             raise CutImpossible(f"none of {_calls_text(selection.calls)} has a node in the file")
         call = selection.calls[0]
         result = self._identity.find_result(selection)
-        module = self.provenance.hierarchy.modules[call.path]
-        reason = self.provenance.absent.get(call.path, "the exporter folded it into constants or removed it")
+        class_name = self.provenance.hierarchy.modules[call.path].class_name
+        reason = self._explain_absence(call)
         if result is None:
             raise CutImpossible(
-                f"{_call_text(call)} ({module.class_name}) has no node in the file: {reason}",
+                f"{_call_text(call)}{f' ({class_name})' if class_name else ''} has no node in the file: {reason}",
                 f"The smallest cut with it is {_call_text(self._smallest_module(call))}.",
                 (self._smallest_module(call),),
             )
@@ -170,6 +170,26 @@ class Cutter:
             handed=result,
             notes=(*selection.notes, _describe_identity(call, result, reason)),
         )
+
+    def _explain_absence(self, call: ModuleCall) -> str:
+        """Why a module has no node: as the record has it, or else what is known of its weights."""
+        if call.path in self.provenance.absent:
+            return self.provenance.absent[call.path]
+        weights = [
+            name
+            for name, attribution in self.provenance.initializers.items()
+            if any(owner.path == call.path for owner in attribution.owners)
+        ]
+        readers = {node.key: node for name in weights for node in self._nest.graph.consumers.get(name, ())}
+        if readers:
+            texts = (
+                f"{node.op_type} of {_calls_text(self.provenance.recorded(key).owners)}"
+                for key, node in readers.items()
+            )
+            return f"its weights are read by {some_of(list(dict.fromkeys(texts)))}"
+        if self.provenance.origin.is_file:
+            return "nothing in the file tells of one"
+        return "the exporter folded it into constants or removed it"
 
     def _smallest_module(self, call: ModuleCall) -> ModuleCall:
         """The innermost call around one that can be cut."""
