@@ -12,6 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from modelexport.errors import quote_argument
+from modelexport.graph.arity import ensure_arity
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.soundness import ensure_sound
 from modelexport.record.provenance import Origin, Provenance
@@ -30,6 +31,7 @@ def read_hierarchy(file: TaggedFile) -> Provenance:
 
     # Values that nobody makes, or a cycle: what is read from the rest would be about no model.
     ensure_sound(file.proto, file.graph, str(file.path))
+    ensure_arity(file.proto, file.graph, str(file.path))
     return find_hierarchy(file.graph)
 
 

@@ -238,10 +238,11 @@ class _Builder:
         own += [tensor.values.name for tensor in graph.sparse_initializer]
         own += [output for node in graph.node for output in node.output]
         names = {**outer, **{name: value_id(graph_id, name) for name in own if name}}
-        for tensor in graph.initializer:
+        # What has no name cannot be read by a node.
+        for tensor in (tensor for tensor in graph.initializer if tensor.name):
             header = Tensor(names[tensor.name], tensor.data_type, tuple(tensor.dims), protos.tensor_content(tensor))
             self.initializers[header.name] = header
-        for sparse in graph.sparse_initializer:
+        for sparse in (sparse for sparse in graph.sparse_initializer if sparse.values.name):
             name = names[sparse.values.name]
             self.initializers[name] = Tensor(name, sparse.values.data_type, tuple(sparse.dims), None)
         self.body_outputs[graph_id] = tuple(names.get(value.name, value.name) for value in graph.output)

@@ -26,6 +26,8 @@ from modelexport.graph.file.reading import ModelFile, initializer_arrays, is_dat
 from modelexport.graph.file.weights import storage_size
 from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node
 
+_DATA_TYPES = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProto.UNDEFINED}
+
 
 def ensure_sound(proto: onnx.ModelProto, graph: Graph, subject: str) -> None:
     """Raise FileUnreadable for a graph that nothing certain can be said about. `subject` is what it is called."""
@@ -38,6 +40,7 @@ def ensure_sound(proto: onnx.ModelProto, graph: Graph, subject: str) -> None:
 def _problems(proto: onnx.ModelProto, graph: Graph) -> Iterator[str]:
     stored = Counter(tensor.name for tensor in proto.graph.initializer)
     yield from (f"there are {count} initializers named {name!r}" for name, count in stored.items() if count > 1)
+    yield from filter(None, map(_find_fault, proto.graph.initializer))
     given = {*graph.initializers, *(value for values in graph.body_inputs.values() for value in values)}
     made = Counter(output for node in graph.nodes for output in node.outputs if output)
     yield from (f"{count} nodes make the value {_quote_value(value)}" for value, count in made.items() if count > 1)
@@ -53,6 +56,17 @@ def _problems(proto: onnx.ModelProto, graph: Graph) -> Iterator[str]:
         yield "it returns nothing"
     if cycle := find_cycle(graph):
         yield f"nodes read each other in a circle: {some_of(list(map(_quote_value, cycle)))}"
+
+
+def _find_fault(tensor: onnx.TensorProto) -> str:
+    """What is wrong with the header of an initializer; empty for nothing."""
+    if not tensor.name:
+        return "an initializer has no name"
+    if tensor.data_type not in _DATA_TYPES:
+        return f"the initializer {tensor.name!r} is of type {tensor.data_type}, which ONNX does not have"
+    if any(side < 0 for side in tensor.dims):
+        return f"the initializer {tensor.name!r} has the shape {list(tensor.dims)}"
+    return ""
 
 
 def find_cycle(graph: Graph) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ _Frame = TypeVar("_Frame")
 ROOT = ""
 # How the root is written where nothing at all would be hard to see, and how it may be asked for.
 ROOT_NAME = "(model)"
+_MOST_DIGITS = 9
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -40,7 +41,8 @@ class ModuleCall:
 
 def _is_numbered(text: str) -> bool:
     _, mark, index = text.rpartition("#")
-    return bool(mark) and index.isdecimal()
+    # No module is called so often that the number has more digits, and Python refuses to read very long ones.
+    return bool(mark) and index.isdecimal() and len(index) <= _MOST_DIGITS
 
 
 @dataclass(frozen=True, slots=True)

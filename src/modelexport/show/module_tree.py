@@ -26,7 +26,7 @@ from typing import Generic, Protocol, TypeVar
 from modelexport.errors import some_of
 from modelexport.record.hierarchy import ModuleCall, parent_path
 
-_NUMBER = re.compile(r"(?<![^.#])(\d+)(?![^.#])")  # a step of a path that is a number: `layer.3.fc1` has one, 3
+_NUMBER = re.compile(r"(?<![^.#])(\d{1,9})(?![^.#])")  # a step of a path that is a number: `layer.3.fc1` has one, 3
 _INDEX = re.compile(r"\d{1,9}")  # the place of a module in a ModuleList
 _LISTED_PATHS = 8  # of those that have no common pattern
 

@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 from onnx import TensorProto, helper
 from tests.support.building import body, node
-from tests.support.growing_graphs import calls_made
 from tests.support.nameless_nets import WIDTH, WITHOUT_REPETITION, Net, layers, read_paths
 from tests.support.scrambling import reordered
 
-from modelexport.attribute.sources.repeats import are_alike
 from modelexport.attribute.sources.structure import read_structure
-from modelexport.attribute.sources.tandem import find_repeats, group_layers
 from modelexport.graph.index import index_model
 from modelexport.record.provenance import Confidence
 
@@ -291,72 +288,25 @@ def test_an_empty_graph() -> None:
     assert read_structure(index_model(empty)) is None
 
 
-def test_a_deep_network_takes_time_in_proportion_and_no_recursion() -> None:
-    def work(count: int) -> int:
-        net, ends = _decoder(count)
-        graph = index_model(net.proto(ends[-1]))
-        return calls_made(lambda: read_structure(graph))
-
-    assert work(160) < 2.5 * work(80)
-
-
-@pytest.mark.parametrize(
-    ("text", "repeats"),
-    [
-        ("ABABAB", [(0, 2, 3)]),
-        ("xABAB", [(1, 2, 2)]),
-        ("AAMAAM", [(0, 3, 2)]),
-        ("AAAA", [(0, 1, 4)]),
-        ("xMAAMAAM", [(2, 3, 2)]),  # complete at its end, where the row ends
-        ("ABABxCDCD", [(0, 2, 2), (5, 2, 2)]),
-        ("ABC", []),
-        ("", []),
-    ],
-)
-def test_tandem_repeats(text: str, repeats: list[tuple[int, int, int]]) -> None:
-    assert [(repeat.start, repeat.period, repeat.count) for repeat in find_repeats(text)] == repeats
+def test_a_sum_of_several_branches_is_one_shortcut() -> None:
+    net = Net()
+    value = net.embed()
+    for _ in range(3):
+        normed = net.norm(value)
+        value = net.add("Sum", net.feed_forward(normed), value, net.attend(normed))
+    assert len(layers(net.paths(net.linear(value)))) == 3
 
 
-def _sizes(*rows: str) -> list[list[tuple[int, int]]]:
-    firm = [[token.isupper() for token in row] for row in rows]
-    kinds = group_layers(rows, [find_repeats(row) for row in rows], firm)
-    return [[(span.row, span.start) for span in spans] for spans in kinds]
-
-
-def test_parts_of_a_repeat_that_resemble_each_other_are_layers() -> None:
-    assert _sizes("RMRMAMRMRMAM") == [[(0, start) for start in range(0, 12, 2)]]
-    assert _sizes("AMCAMCAMC") == [[(0, 0), (0, 3), (0, 6)]]
-
-
-def test_a_group_beside_layers_that_resembles_them_is_one_too() -> None:
-    assert _sizes("ADAEAEAE") == [[(0, 0), (0, 2), (0, 4), (0, 6)]]
-    assert _sizes("sEAEAEAE") == [[(0, 2), (0, 4), (0, 6)]]
-
-
-def test_a_row_of_one_layer_belongs_to_rows_of_several() -> None:
-    assert _sizes("AM", "AMAM", "AM") == [[(0, 0), (1, 0), (1, 2), (2, 0)]]
-    assert _sizes("AM", "AM") == [[(0, 0), (1, 0)]]
-
-
-def test_tokens_are_alike_if_one_lacks_little() -> None:
-    assert are_alike((2, "a", "b", "c", "d"), (2, "a", "c", "d"))
-    assert not are_alike((2, "a", "b", "c", "d"), (0, "a", "c", "d"))
-    assert not are_alike((0, "a", "b"), (0, "a"))
-    assert not are_alike((0, "a", "b", "c"), (0, "c", "b", "a"))
-
-
-def test_values_that_stay_open_for_long_take_time_in_proportion() -> None:
-    """Every value of a row is read once more at the end: each of them may have been the start of a shortcut."""
-
-    def work(count: int) -> int:
-        net = Net()
-        values = ["x"]
-        for _ in range(count):
-            values.append(net.linear(values[-1]))
-        total = values[-1]
-        for value in values[1:-1]:
-            total = net.add("Concat", total, value, axis=1)
-        graph = index_model(net.proto(total))
-        return calls_made(lambda: read_structure(graph))
-
-    assert work(600) < 2.5 * work(300)
+def test_constants_of_a_block_without_a_shortcut_are_in_it() -> None:
+    """Blocks that are cut out of a longer stretch take along what only they read."""
+    net = Net()
+    value, scales = net.convolve("x", 3, 8), list[str]()
+    for given, made in ((8, 16), (16, 16), (16, 16), (16, 24), (24, 32), (32, 32)):
+        scales.append(net.add("Neg", net.weight(1)))
+        wide = net.add("Mul", net.convolve(value, given, 48, 1), scales[-1])
+        branch = net.convolve(net.add("Relu", net.convolve(wide, 1, 48, 3, group=48)), 48, made, 1)
+        value = net.add("Add", branch, value) if given == made else branch
+    paths = net.paths(net.add("GlobalAveragePool", value))
+    places = [layers({"": paths[scale]}) for scale in scales]
+    assert places == [[layer] for layer in layers(paths)]
+    assert len(places) == 6

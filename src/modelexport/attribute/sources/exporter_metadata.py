@@ -12,12 +12,12 @@ https://github.com/pytorch/pytorch/blob/main/torch/onnx/_internal/exporter/_core
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 
 from modelexport.attribute.scopes import SCOPES_KEY, parse_list
-from modelexport.attribute.sources.reading import Reading
+from modelexport.attribute.sources.reading import MOST_LEVELS, Reading, is_module_path
 from modelexport.graph.index import Graph, Node
-from modelexport.record.hierarchy import ROOT, lineage_of
+from modelexport.record.hierarchy import ROOT
 from modelexport.record.provenance import Confidence
 
 DYNAMO = "torch dynamo metadata"
@@ -45,12 +45,16 @@ def read_namespaces(graph: Graph) -> Reading | None:
 
 def _read_stacks(graph: Graph, source: str, key: str, stack_of: Callable[[Node], _Stack]) -> Reading | None:
     nodes: dict[str, tuple[str, ...]] = {}
-    classes: dict[str, str] = {}
+    names: dict[str, dict[str, None]] = {}
     for node in graph.nodes:
         stack = stack_of(node) if key in node.metadata else ()
-        if stack:
+        if stack and all(is_module_path(path) for path, _ in stack):
             nodes[node.key] = (stack[-1][0],)
-            classes.update((path, name) for path, name in stack if name)
+            for path, name in stack:
+                if name.isprintable() and name:
+                    names.setdefault(path, {})[name] = None
+    # A module has one class: of a path with several, the class is not known.
+    classes = {path: next(iter(several)) for path, several in names.items() if len(several) == 1}
     return Reading(source, Confidence.STRONG, nodes, classes=classes) if nodes else None
 
 
@@ -68,8 +72,7 @@ def _tag_stack(tag: str) -> _Stack:
     The path is made of the parts themselves, as the tag has no attribute names.
     """
     parts = [part for part in tag.split("/") if part]
-    paths = (".".join(parts[1:end]) for end in range(1, len(parts) + 1))
-    return tuple((path, part.partition(".")[0]) for path, part in zip(paths, parts, strict=True))
+    return tuple(zip(_dotted_prefixes(parts[1:]), (part.partition(".")[0] for part in parts), strict=False))
 
 
 def _namespace_stack(namespace: str) -> _Stack:
@@ -78,9 +81,10 @@ def _namespace_stack(namespace: str) -> _Stack:
     if ": " in parts[0]:
         pairs = [part.partition(": ")[::2] for part in parts]
         return tuple(pairs[:-1]) if pairs[0][0] == ROOT else ()
-    names = [part for part in parts if part]
-    return ((ROOT, ""), *((path, "") for path in _dotted_prefixes(names)))
+    return tuple((path, "") for path in _dotted_prefixes([part.replace(".", "_") for part in parts if part]))
 
 
-def _dotted_prefixes(names: Iterable[str]) -> Iterable[str]:
-    return list(lineage_of(".".join(name.replace(".", "_") for name in names)))[1:]
+def _dotted_prefixes(names: Sequence[str]) -> Iterator[str]:
+    """The root, the first name, the first two, …; nothing for more levels than modules have."""
+    depths = range(len(names) + 1) if len(names) <= MOST_LEVELS else ()
+    return (".".join(names[:depth]) for depth in depths)

@@ -186,7 +186,9 @@ def _walk_tree(children: Mapping[str, Sequence[str]]) -> Iterator[str]:
         inside = children.get(path, ())
         names = {child: child.rpartition(".")[2] for child in inside}
         if all(name.isdecimal() for name in names.values()):
-            inside = sorted(inside, key=lambda child: int(names[child]))
+            # As numbers are sorted, but without making numbers of them: a name may have thousands of digits.
+            digits = {child: name.lstrip("0") for child, name in names.items()}
+            inside = sorted(inside, key=lambda child: (len(digits[child]), digits[child]))
         waiting += reversed(inside)
 
 

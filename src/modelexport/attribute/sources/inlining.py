@@ -37,8 +37,13 @@ class InlinedNames:
         return self._modules.get(prefix, ""), name[len(prefix) :]
 
     def _prefix_of_weight(self, name: str) -> str:
-        ends = (match.end() for match in _MARK.finditer(name))
+        # By length first: a name may be a million underscores.
+        ends = (match.end() for match in _MARK.finditer(name) if match.end() in self._lengths)
         return max((name[:end] for end in ends if name[:end] in self._modules), key=len, default="")
+
+    @cached_property
+    def _lengths(self) -> frozenset[int]:
+        return frozenset(map(len, self._modules))
 
     @cached_property
     def _modules(self) -> Mapping[str, str]:

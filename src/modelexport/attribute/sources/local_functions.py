@@ -11,18 +11,19 @@ https://onnx.ai/onnx/repo-docs/IR.html#functions
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from modelexport.attribute.sources.reading import Reading
+from modelexport.attribute.sources.reading import Reading, is_module_path
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.record.hierarchy import ROOT, join
 from modelexport.record.provenance import Confidence
 
 FUNCTIONS = "local functions"
-# Functions may call functions many times over: a budget for what unfolds.
-_MOST_CALLS = 20_000
+# Functions may call functions many times over, and then a small file unfolds to more modules than anybody can read.
+_MOST_CALLS = 5_000
 
 
 def read_functions(graph: Graph) -> Reading | None:
@@ -64,32 +65,57 @@ class _FunctionCalls:
     def paths_by_function(self) -> Mapping[str, tuple[str, ...]]:
         """By the id of a function: the module paths that it is the body of, one for each call."""
         paths: dict[str, dict[str, None]] = {}
-        for _, path, function in self._calls:
+        for _, path, function in self._listed.calls:
             paths.setdefault(function, {})[path] = None
-        return {function: tuple(several) for function, several in paths.items()}
+        # Some of the owners would look like all of them.
+        partly = self._reachable(self._listed.left_out)
+        return {function: tuple(several) for function, several in paths.items() if function not in partly}
 
     @cached_property
     def paths_by_caller(self) -> Mapping[str, str]:
         """By the key of a node in the main graph that calls one: the path of the module that it is."""
-        return {node.key: path for node, path, _ in self._calls if node.graph == MAIN}
+        return {node.key: path for node, path, _ in self._listed.calls if node.graph == MAIN}
 
     @cached_property
-    def _calls(self) -> tuple[tuple[Node, str, str], ...]:
-        """Calls in the order of the file, with the path and the function of each."""
-        return tuple(self._walk())
-
-    def _walk(self) -> Iterator[tuple[Node, str, str]]:
-        waiting = [(MAIN, ROOT)]
-        made = 0
-        while waiting and made < _MOST_CALLS:
-            graph_id, path = waiting.pop(0)
+    def _listed(self) -> _ListedCalls:
+        calls: list[tuple[Node, str, str]] = []
+        left_out: set[str] = set()
+        waiting = deque([(MAIN, ROOT)])
+        while waiting:
+            graph_id, path = waiting.popleft()
             numbers: dict[str, int] = {}
-            for node in self.graph.members.get(graph_id, ()):
-                if node.function in self._weighted:
-                    name = node.op_type.replace(".", "_")
-                    number = numbers.get(name, 0)
-                    numbers[name] = number + 1
-                    inner = join(path, f"{name}_{number}" if number else name)
+            for node in self._inner_calls(graph_id):
+                name = node.op_type.replace(".", "_")
+                number = numbers.get(name, 0)
+                numbers[name] = number + 1
+                inner = join(path, f"{name}_{number}" if number else name)
+                if len(calls) < _MOST_CALLS and is_module_path(inner):
+                    calls.append((node, inner, node.function))
                     waiting.append((node.function, inner))
-                    made += 1
-                    yield node, inner, node.function
+                else:
+                    left_out.add(node.function)
+        return _ListedCalls(tuple(calls), frozenset(left_out))
+
+    def _inner_calls(self, graph_id: str) -> Iterator[Node]:
+        return (node for node in self.graph.members.get(graph_id, ()) if node.function in self._weighted)
+
+    def _reachable(self, functions: frozenset[str]) -> set[str]:
+        """Functions, and those that they call, however deep."""
+        reached = set(functions)
+        waiting = [*functions]
+        while waiting:
+            called = {node.function for node in self._inner_calls(waiting.pop())} - reached
+            reached |= called
+            waiting += called
+        return reached
+
+
+@dataclass(frozen=True)
+class _ListedCalls:
+    """
+    calls     outer ones first, else in the order of the file, with the path and the function of each
+    left_out  functions with calls that are not listed
+    """
+
+    calls: tuple[tuple[Node, str, str], ...]
+    left_out: frozenset[str]

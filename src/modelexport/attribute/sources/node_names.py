@@ -27,7 +27,7 @@ from functools import cached_property
 from modelexport.attribute.scopes import part_of
 from modelexport.attribute.sources.inlining import InlinedNames
 from modelexport.attribute.sources.parameter_names import ParameterUses, dotted_path
-from modelexport.attribute.sources.reading import Reading
+from modelexport.attribute.sources.reading import MOST_LEVELS, Reading, is_module_path
 from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node
 from modelexport.record.hierarchy import ROOT, join, lineage_of, parent_path
 from modelexport.record.provenance import Confidence
@@ -56,13 +56,13 @@ def read_node_names(graph: Graph) -> Reading | None:
     else:
         paths = {scope: dotted_path(scope) for scope in set(named)}
         source = SLASHES
-    owners = {key: dict.fromkeys(paths[scope] for scope in several) for key, several in scopes.items()}
+    modules = {scope: path for scope, path in paths.items() if path is not None and is_module_path(path)}
     nodes = {
-        key: tuple(path for path in several if path is not None)
-        for key, several in owners.items()
-        if None not in several
+        key: tuple(dict.fromkeys(modules[scope] for scope in several))
+        for key, several in scopes.items()
+        if all(scope in modules for scope in several)
     }
-    return Reading(source, Confidence.STRONG, nodes)
+    return Reading(source, Confidence.STRONG, nodes) if nodes else None
 
 
 def _names_of(node: Node) -> list[str]:
@@ -75,7 +75,8 @@ def _names_of(node: Node) -> list[str]:
 def _scopes_by_node(graph: Graph) -> dict[str, tuple[_Scope, ...]]:
     """By node key. TensorFlow names the body of a loop on its own (`while/mul`): it goes into the loop's scope."""
     inlined = InlinedNames(graph)
-    scopes = {node.key: scopes for node in graph.nodes if (scopes := tuple(_scopes_of(node, inlined)))}
+    each = ((node.key, tuple(_scopes_of(node, inlined))) for node in graph.nodes)
+    scopes = {key: several for key, several in each if several and _are_believed(several)}
     outermost = {scope[:1] for node in graph.members.get(MAIN, ()) for scope in scopes.get(node.key, ())}
     for node in graph.nodes:
         owner = graph.body_owner.get(node.graph)
@@ -85,7 +86,13 @@ def _scopes_by_node(graph: Graph) -> dict[str, tuple[_Scope, ...]]:
         is_apart = all(scope[:1] not in outermost and scope[:1] != around[:1] for scope in own)
         if is_apart or node.key not in scopes:
             scopes[node.key] = tuple((*around, *scope) for scope in own)
+            if not _are_believed(scopes[node.key]):
+                del scopes[node.key]
     return scopes
+
+
+def _are_believed(scopes: Iterable[_Scope]) -> bool:
+    return all(len(scope) <= MOST_LEVELS for scope in scopes)
 
 
 def _scopes_of(node: Node, inlined: InlinedNames) -> Iterator[_Scope]:
@@ -105,16 +112,37 @@ def is_coherent(graph: Graph, scopes: Mapping[str, tuple[_Scope, ...]]) -> bool:
     first = {key: several[0] for key, several in scopes.items()}
     readers = ((node.key, reader.key) for node in graph.nodes for reader in graph.successors(node))
     edges = [(first[source], first[reader]) for source, reader in readers if source in first and reader in first]
-    deepest = max(map(len, first.values()))
-    shares = [_modularity(edges, first.values(), depth) for depth in range(1, deepest + 1)]
-    measured = [share for share in shares if share is not None]
-    return not measured or max(measured) >= _LEAST_COHERENCE
+    counts = Counter(first.values())
+    is_measured = False
+    for groups in _groups_by_depth(counts):
+        share = _modularity(edges, counts, groups)
+        if share is not None and share >= _LEAST_COHERENCE:
+            return True
+        is_measured |= share is not None
+    return not is_measured
 
 
-def _modularity(edges: Iterable[tuple[_Scope, _Scope]], scopes: Iterable[_Scope], depth: int) -> float | None:
-    """0 for scopes at random, 1 where no edge leaves its scope; None if too few edges could stay inside of one."""
-    sizes = Counter(scope[:depth] for scope in scopes)
-    pairs = [(source[:depth], reader[:depth]) for source, reader in edges]
+def _groups_by_depth(scopes: Iterable[_Scope]) -> Iterator[Mapping[_Scope, int]]:
+    """For depth 1, 2, …: the number of the group of every scope. Scopes are in one group if they begin with the same.
+
+    Each depth divides the groups of the one before, so that no scope is read twice.
+    """
+    groups = dict.fromkeys(scopes, 0)
+    for depth in range(max(map(len, groups))):
+        numbers: dict[tuple[int, str], int] = {}
+        parts = ((scope, group, scope[depth] if depth < len(scope) else "") for scope, group in groups.items())
+        groups = {scope: numbers.setdefault((group, part), len(numbers)) for scope, group, part in parts}
+        yield groups
+
+
+def _modularity(
+    edges: Iterable[tuple[_Scope, _Scope]], counts: Mapping[_Scope, int], groups: Mapping[_Scope, int]
+) -> float | None:
+    """0 for scopes at random, 1 where no edge leaves its group; None if too few edges could stay inside of one."""
+    sizes: Counter[int] = Counter()
+    for scope, count in counts.items():
+        sizes[groups[scope]] += count
+    pairs = [(groups[source], groups[reader]) for source, reader in edges]
     pairs = [pair for pair in pairs if sizes[pair[0]] > 1]
     by_chance = sum(count * count for count in sizes.values()) / sizes.total() ** 2
     if len(pairs) < _FEW_EDGES or by_chance == 1:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from modelexport.attribute.sources.inlining import InlinedNames
-from modelexport.attribute.sources.reading import Reading
+from modelexport.attribute.sources.reading import Reading, is_module_path
 from modelexport.graph.index import KEY_SEPARATOR, Graph, Node
 from modelexport.graph.operators import CARRIERS, is_passing, is_product
 from modelexport.record.hierarchy import join, parent_path
@@ -43,8 +43,12 @@ def module_of_parameter(value: str) -> str | None:
     """The path of the module that holds a parameter of this name; None if it is no such name."""
     name = value.rpartition(KEY_SEPARATOR)[2]
     if variable := _VARIABLE.fullmatch(name):
-        return dotted_path(variable[1].split("/"))
-    return parent_path(name) if _PARAMETER.fullmatch(name) else None
+        path = dotted_path(variable[1].split("/"))
+    elif _PARAMETER.fullmatch(name):
+        path = parent_path(name)
+    else:
+        return None
+    return path if is_module_path(path) else None
 
 
 def dotted_path(scopes: Iterable[str]) -> str:
@@ -75,7 +79,9 @@ class ParameterUses:
     def _module_of(self, value: str) -> str | None:
         network, name = self._inlined.split(value.rpartition(KEY_SEPARATOR)[2])
         path = module_of_parameter(name)
-        return path if path is None else join(network, path)
+        if path is None or not is_module_path(join(network, path)):
+            return None
+        return join(network, path)
 
     @cached_property
     def _inlined(self) -> InlinedNames:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from modelexport.attribute.roles.value_origins import RoleFlow
-from modelexport.attribute.sources.trunk import (
+from modelexport.attribute.sources.shortcuts import (
     Join,
     ShortcutFinder,
     is_weighted,
@@ -26,6 +26,9 @@ from modelexport.attribute.sources.trunk import (
 from modelexport.graph.constants import integer, integers
 from modelexport.graph.index import Node
 from modelexport.graph.operators import CONVOLUTIONS, family
+
+# Fewer are no layer: a row of single convolutions is a network without layers.
+FEWEST_PRODUCTS = 2
 
 Token = tuple[object, ...]
 
@@ -68,7 +71,7 @@ class Trunk:
     number_of: Mapping[str, int]
 
     @property
-    def behind(self) -> int:
+    def head_number(self) -> int:
         """The number of what is behind all segments."""
         return len(self.segments)
 
@@ -94,8 +97,7 @@ def cut_trunk(flow: RoleFlow) -> Trunk:
         if number < len(segments):
             segments[number].members.append(node)
     for segment in segments:
-        beside = _nodes_of_shortcut(flow, segment)
-        describe_products(flow, segment, beside)
+        describe_products(flow, segment, _find_nodes_of_shortcut(flow, segment))
     return Trunk(flow, order, segments, number_of)
 
 
@@ -185,26 +187,24 @@ def _main_readers(flow: RoleFlow, value: str) -> list[Node]:
     return readers
 
 
-def _nodes_of_shortcut(flow: RoleFlow, segment: Segment) -> frozenset[str]:
-    """Products that read the fork and lead nowhere but to the join: what the shortcut holds."""
+def _find_nodes_of_shortcut(flow: RoleFlow, segment: Segment) -> frozenset[str]:
+    """Nodes that lead from the fork to the join by one product and nothing beside it: what the shortcut holds."""
     if not segment.is_residual or segment.join is None:
         return frozenset()
+    # By value that is made of the fork alone: the value before, and how many products there are from the fork on.
+    before = {segment.join.fork: ("", 0)}
+    for node in segment.members:
+        computed = [value for value in node.inputs if value in flow.graph.computed]
+        if len(computed) == 1 and computed[0] in before:
+            products = before[computed[0]][1] + (node.key in flow.products)
+            before.update((output, (computed[0], products)) for output in node.outputs if output not in before)
     beside: set[str] = set()
-    join = segment.join
-    inside = {node.key for node in segment.members}
-    for operand in operands_of(join.node):
-        passed: set[str] = set()
-        value, products = operand, 0
-        while (maker := flow.graph.producers.get(value)) is not None and value != join.fork and maker.key in inside:
-            product = flow.products.get(maker.key)
-            computed = [item for item in maker.inputs if item in flow.graph.computed]
-            products += product is not None
-            if len(computed) != 1 or products > 1:
-                break
-            passed.add(maker.key)
-            value = computed[0]
-        if value == join.fork and products == 1:
-            beside |= passed
+    for operand in operands_of(segment.join.node):
+        value = operand
+        if before.get(operand, ("", 0))[1] == 1:
+            while value != segment.join.fork and (key := flow.graph.producers[value].key) not in beside:
+                beside.add(key)
+                value = before[value][0]
     return frozenset(beside)
 
 

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx.numpy_helper
 from google.protobuf.message import DecodeError
 
 from modelexport.errors import FileUnreadable, ModelExportError
@@ -32,6 +31,7 @@ from modelexport.graph.file.external import external_data, is_external, tensors
 from modelexport.graph.file.weights import Part, WeightData, detach, has_data, storage_size
 from modelexport.graph.functions import InlinedModel, inline_graph
 from modelexport.graph.index import Graph, index_model
+from modelexport.graph.protos import UNFIT, explain_unfit, read_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,9 +167,12 @@ def initializer_arrays(file: ModelFile) -> Iterator[tuple[str, np.ndarray]]:
 def initializer_array(file: ModelFile, tensor: onnx.TensorProto) -> np.ndarray:
     """A view of the file where numpy has the type, else a copy."""
     if not is_data_outside(file, tensor) or not is_numpy_type(tensor):
-        return onnx.numpy_helper.to_array(tensor_with_data(file, tensor))
+        return read_array(tensor_with_data(file, tensor))
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    return np.frombuffer(file.weights[tensor.name].raw(), dtype).reshape(tuple(tensor.dims))
+    try:
+        return np.frombuffer(file.weights[tensor.name].raw(), dtype).reshape(tuple(tensor.dims))
+    except UNFIT as error:
+        raise explain_unfit(tensor, error) from error
 
 
 def tensor_with_data(file: ModelFile, tensor: onnx.TensorProto) -> onnx.TensorProto:

@@ -1,4 +1,4 @@
-"""Trunk: the values where a network can be cut into segments, found from shortcuts around parts of it.
+"""Shortcuts around parts of a network: at their ends it can be cut into segments.
 
 A shortcut leads from a fork to a join, where a value is added to what was made of it, or put beside it:
 
@@ -10,16 +10,19 @@ A shortcut leads from a fork to a join, where a value is added to what was made 
 
 An addition counts only if no other join lies between fork and join: what a mask adds to scores is no shortcut, though
 all layers before were made of it. Shortcuts are followed by marks, as `roles/blocks.py` does; a mark is open until the
-last join that can close it.
+last join that can close it. A join of many values (a Concat of all time steps) asks for each value once, not for each
+pair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
 from modelexport.attribute.roles.value_origins import RoleFlow
+from modelexport.graph.algorithms import group_by_key
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.operators import (
     ATTENTIONS_THAT_PROJECT,
@@ -35,12 +38,12 @@ from modelexport.graph.operators import (
 
 # Nobody keeps more shortcuts open than this; past it, marks are dropped rather than carried along for ever.
 _MOST_MARKS = 96
-_TRAITS = Trait.UNARY | Trait.BROADCAST | Trait.MOVEMENT | Trait.PASS_THROUGH
 # What a shortcut may hold around its product; norms that add are joins.
 _BESIDE_PRODUCT = (NORMALIZATIONS - SUMMANDS.keys()) | POOLS
 _SCALING = frozenset({"Add", "Sub", "Mul", "Div"})
-_TRAITS |= Trait.REDUCTION | Trait.GLOBAL_POOL | Trait.NORMALIZATION | Trait.SOFTMAX
-_ARITHMETIC = frozenset(name for name, traits in TRAITS.items() if traits & _TRAITS)
+_ELEMENTWISE = Trait.UNARY | Trait.BROADCAST | Trait.MOVEMENT | Trait.PASS_THROUGH
+_REDUCING = Trait.REDUCTION | Trait.GLOBAL_POOL | Trait.NORMALIZATION | Trait.SOFTMAX
+_ARITHMETIC = frozenset(name for name, traits in TRAITS.items() if traits & (_ELEMENTWISE | _REDUCING))
 _PASSING = having(Trait.PASS_THROUGH)
 # The same numbers, perhaps in another order or type.
 _REARRANGING = _PASSING | VIEWS | {"Transpose"}
@@ -103,6 +106,7 @@ class _Mark(NamedTuple):
 
 _Marks = Mapping[str, _Mark]
 _FRESH = _Mark()
+_State = TypeVar("_State", bound=Hashable)
 
 
 @dataclass
@@ -113,23 +117,27 @@ class ShortcutFinder:
     order: Sequence[Node]
     joins: dict[str, Join] = field(default_factory=dict)
     _marks: dict[str, dict[str, _Mark]] = field(default_factory=dict)
+    _plain: dict[str, str] = field(default_factory=dict)
+    _starts: dict[tuple[str, bool], tuple[str, bool]] = field(default_factory=dict)
 
     def find(self) -> list[Join]:
         self._last = self._last_uses()
         for position, node in enumerate(self.order):
             if node.key in self.flow.graph.computed:
                 self._visit(position, node)
-        return [self._move_fork(join) for join in self.joins.values() if not self._is_summed_on(join)]
+        forks: dict[str, str] = {}
+        return [
+            replace(join, fork=_follow(join.fork, self._before_passing, forks))
+            for join in self.joins.values()
+            if not self._is_summed_on(join)
+        ]
 
-    def _move_fork(self, join: Join) -> Join:
-        """With the fork before casts and quantizers: these belong to what reads them."""
-        value = join.fork
-        while value not in self.joins:
-            maker = self.flow.graph.producers.get(value)
-            if maker is None or maker.operator not in _PASSING or value != maker.outputs[0]:
-                break
-            value = maker.inputs[0]
-        return replace(join, fork=value)
+    def _before_passing(self, value: str) -> str:
+        """The value before a cast or quantizer, no further than to a join: these belong to what reads them."""
+        maker = self.flow.graph.producers.get(value)
+        if value in self.joins or maker is None or maker.operator not in _PASSING or value != maker.outputs[0]:
+            return value
+        return _first_input(maker) or value
 
     def _last_uses(self) -> dict[str, int]:
         """Values that a join may come back to, with the position of the last one."""
@@ -151,33 +159,35 @@ class ShortcutFinder:
 
     def plain(self, value: str) -> str:
         """The value before casts, quantizers and views; at most back to where others read it too."""
+        return _follow(value, self._before_view, self._plain)
+
+    def _before_view(self, value: str) -> str:
         graph = self.flow.graph
         maker = graph.producers.get(value)
-        while maker is not None and maker.operator in _REARRANGING and maker.inputs[0]:
-            if len(graph.consumers.get(value, ())) > 1:
-                break
-            value = maker.inputs[0]
-            maker = graph.producers.get(value)
-        return value
+        if maker is None or maker.operator not in _REARRANGING or len(graph.consumers.get(value, ())) > 1:
+            return value
+        return _first_input(maker) or value
 
     def _shortcut(self, value: str) -> str:
         """Where a shortcut with one product in it begins; around the product there may be norms, pools and biases."""
-        products = 0
-        while True:
-            value = self.plain(value)
-            maker = self.flow.graph.producers.get(value)
-            if maker is None:
-                break
-            product = self.flow.products.get(maker.key)
-            if product is not None and product.weight and not products and not operands_of(maker):
-                products, value = 1, product.data
-            elif maker.operator in _BESIDE_PRODUCT:
-                value = maker.inputs[0]
-            elif maker.operator in _SCALING and (scaled := self._scaled(maker)):
-                value = scaled
-            else:
-                break
-        return value if products else ""
+        start, has_product = _follow((value, False), self._before_scaling, self._starts)
+        return start if has_product else ""
+
+    def _before_scaling(self, state: tuple[str, bool]) -> tuple[str, bool]:
+        """The value before what made this one, and whether a product was passed."""
+        value, has_product = self.plain(state[0]), state[1]
+        maker = self.flow.graph.producers.get(value)
+        if maker is None:
+            return value, has_product
+        product = self.flow.products.get(maker.key)
+        if product is not None and product.weight and not has_product and not operands_of(maker):
+            return product.data, True
+        before = ""
+        if maker.operator in _BESIDE_PRODUCT:
+            before = _first_input(maker)
+        elif maker.operator in _SCALING:
+            before = self._scaled(maker)
+        return before or value, has_product
 
     def _scaled(self, node: Node) -> str:
         """The operand that is not a weight, if the other one is: a bias, or a norm that became arithmetic."""
@@ -213,34 +223,46 @@ class ShortcutFinder:
         return merged if len(merged) <= _MOST_MARKS else {}
 
     def _find_join(self, node: Node, position: int) -> Join | None:
+        operands, total = operands_of(node), _joined(node)
+        if len(operands) < 2 or not total:
+            return None
         beside = node.operator == "Concat"
-        operands = operands_of(node)
-        for short in operands:
-            for branch in operands:
-                if short != branch and (fork := self._fork_of(node, short, branch, beside=beside)):
-                    return Join(fork, _joined(node), node, position, beside)
-        return None
+        carried = {operand: [*islice(self._carried(operand), _MOST_MARKS)] for operand in operands}
+        starts = {} if beside else {operand: self._shortcut(operand) for operand in operands}
+        forks = {*starts.values(), *(fork for values in carried.values() for fork in values)}
+        made_of = self._list_branches(node, forks, beside=beside)
+        fork = _fork_of_sum(carried, made_of) or self._fork_before_product(starts, made_of)
+        return Join(fork, total, node, position, beside) if fork else None
 
-    def _fork_of(self, node: Node, short: str, branch: str, *, beside: bool) -> str:
-        """Where the shortcut began that ends in one operand while the other is made of the same; empty if nowhere."""
-        marks = self._branch_marks(node, branch)
-        for fork in self._carried(short):
-            mark = marks.get(fork)
-            if mark is not None and mark.mixed and (beside or mark.last_join < 0):
-                return fork
-        start = "" if beside else self._shortcut(short)
-        mark = marks.get(start)
-        if mark is None or not mark.mixed or mark.last_join >= 0 or self._shortcut(branch) == start:
-            return ""
-        # A function written as a polynomial has the same product in all of its terms.
-        same = branch != _MADE and self.flow.origin(short).sources == self.flow.origin(branch).sources
-        return "" if same else start
+    def _list_branches(self, node: Node, forks: set[str], *, beside: bool) -> Mapping[str, Sequence[str]]:
+        """By fork: the operands that are made of it by the work of a block."""
+        marks = {operand: self._branch_marks(node, operand) for operand in operands_of(node)}
+        return group_by_key(
+            (fork, operand)
+            for operand, own in marks.items()
+            for fork in forks.intersection(own)
+            if own[fork].mixed and (beside or own[fork].last_join < 0)
+        )
+
+    def _fork_before_product(self, starts: Mapping[str, str], made_of: Mapping[str, Sequence[str]]) -> str:
+        """Where a shortcut with a product in it began, if another operand is made of the same by other products."""
+        others: dict[str, set[frozenset[str]]] = {}
+        for operand, start in starts.items():
+            if start not in others:
+                branches = (branch for branch in made_of.get(start, ()) if starts[branch] != start)
+                others[start] = {self._sources(branch) for branch in branches}
+            # A function written as a polynomial has the same product in all of its terms.
+            if others[start] and others[start] != {self._sources(operand)}:
+                return start
+        return ""
+
+    def _sources(self, operand: str) -> frozenset[str]:
+        return frozenset((_MADE,)) if operand == _MADE else self.flow.origin(operand).sources
 
     def _branch_marks(self, node: Node, branch: str) -> _Marks:
         """Marks on an operand; where a convolution adds to what it makes, on that."""
         if branch != _MADE:
-            own = {branch: _FRESH} if branch in self._last else {}
-            return {**self._marks.get(branch, {}), **own}
+            return self._marks.get(branch, {})
         value = node.inputs[0]
         marks = {**self._marks.get(value, {}), value: _FRESH}
         return {fork: _Mark(mixed=True, last_join=mark.last_join) for fork, mark in marks.items()}
@@ -283,8 +305,32 @@ def _joined(node: Node) -> str:
     return node.outputs[index] if index < len(node.outputs) and node.outputs[index] else node.outputs[0]
 
 
+def _first_input(node: Node) -> str:
+    return node.inputs[0] if node.inputs else ""
+
+
+def _follow(state: _State, step: Callable[[_State], _State], ends: dict[_State, _State]) -> _State:
+    """Where steps lead from a state until one leads nowhere. Ways are kept in `ends`, so that none is gone twice."""
+    passed: list[_State] = []
+    while state not in ends:
+        passed.append(state)
+        onward = step(state)
+        if onward == state:
+            ends[state] = state
+        state = onward
+    end = ends[state]
+    ends.update(dict.fromkeys(passed, end))
+    return end
+
+
+def _fork_of_sum(carried: Mapping[str, Sequence[str]], made_of: Mapping[str, Sequence[str]]) -> str:
+    """What an operand carries as it is while another one is made of it; empty if there is no such value."""
+    pairs = ((operand, fork) for operand, forks in carried.items() for fork in forks)
+    return next((fork for operand, fork in pairs if made_of.get(fork, ()) not in ((), (operand,))), "")
+
+
 def _unite(first: _Mark | None, second: _Mark) -> _Mark:
-    if first is None:
+    if first is None or first == second:
         return second
     return _Mark(first.mixed or second.mixed, max(first.last_join, second.last_join))
 
