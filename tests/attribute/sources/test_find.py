@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from modelexport.attribute.sources.find import find_hierarchy
 from modelexport.attribute.sources.node_names import TORCHSCRIPT, read_node_names
-from modelexport.attribute.sources.parameter_names import module_of_parameter
+from modelexport.attribute.sources.parameter_names import module_of_parameter, read_parameter_names
 from modelexport.graph.index import index_model
 from modelexport.record.provenance import FROM_FILE, Confidence, Provenance
 
@@ -202,14 +202,59 @@ def chain(names: Sequence[str], count: int) -> onnx.ModelProto:
     return model_of(nodes, weights, value)
 
 
-def test_names_that_were_dealt_anew_are_not_believed() -> None:
-    names = [f"{scope}/{op}_{number}" for number, (op, scope, _) in enumerate(layers(12))]
-    graph = index_model(chain(names, 12))
-    assert read_node_names(graph) is not None
-    for seed in range(5):
-        shuffled = names[:]
-        random.Random(seed).shuffle(shuffled)
-        assert read_node_names(index_model(chain(shuffled, 12))) is None
+class TestShuffledNames:
+    COUNT = 12
+    NAMES = tuple(f"{scope}/{op}_{number}" for number, (op, scope, _) in enumerate(layers(COUNT)))
+
+    def test_names_that_fit_the_dataflow_are_believed(self) -> None:
+        (reading,) = read_node_names(index_model(chain(self.NAMES, self.COUNT)))
+        assert reading.confidence is Confidence.STRONG
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_shuffled_names_of_nodes_are_not(self, seed: int) -> None:
+        shuffled = random.Random(seed).sample(self.NAMES, len(self.NAMES))
+        assert not list(read_node_names(index_model(chain(shuffled, self.COUNT))))
+
+    def test_names_of_nodes_that_contradict_those_of_weights_are_not(self) -> None:
+        """Two halves of a network have changed places: every module is in one piece, and in the wrong place."""
+        half = len(self.NAMES) // 2
+        swapped = [*self.NAMES[half:], *self.NAMES[:half]]
+        model = name_weights(chain(swapped, self.COUNT), self.NAMES)
+        assert not list(read_node_names(index_model(model)))
+        assert list(read_node_names(index_model(name_weights(chain(self.NAMES, self.COUNT), self.NAMES))))
+        assert modules(find_hierarchy(index_model(model)))["v0_0"] == "layers.0.fc1"
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_shuffled_names_of_weights_are_not(self, seed: int) -> None:
+        shuffled = random.Random(seed).sample(self.NAMES, len(self.NAMES))
+        model = name_weights(chain([""] * len(self.NAMES), self.COUNT), shuffled)
+        assert not list(read_parameter_names(index_model(model)))
+        named = name_weights(chain(self.NAMES, self.COUNT), shuffled)
+        assert {reading.source for reading in read_node_names(index_model(named))} == {TORCHSCRIPT}
+
+    def test_a_node_whose_output_is_named_otherwise_is_inferred(self) -> None:
+        nodes = [
+            node("Relu", ["x"], "/a/b/Relu_output_0", "/a/c/Relu"),
+            node("Relu", ["/a/b/Relu_output_0"], "y", "/a/Relu"),
+        ]
+        found = find(nodes, [], "y")
+        first, last = found.nodes.values()
+        assert (first.attribution.module, first.attribution.confidence) == ("a.c", Confidence.INFERRED)
+        assert last.attribution.confidence is Confidence.STRONG
+        assert first.attribution.evidence[0].detail == "its output is named otherwise"
+
+
+def name_weights(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """Weights are called as the modules are that these names of nodes lead to."""
+    renamed = {}
+    for made, name in zip(model.graph.node, names, strict=True):
+        if len(made.input) > 1:
+            kind = "weight" if made.op_type == "MatMul" else "bias"
+            path = ".".join(name.split("/")[1:-1])
+            renamed[made.input[1]] = made.input[1] = f"{path}.{kind}{len(renamed)}"
+    for tensor in model.graph.initializer:
+        tensor.name = renamed[tensor.name]
+    return model
 
 
 class TestParameters:

@@ -10,6 +10,7 @@ its names (`layers.0`) are its own and would stand beside those of the model.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -56,7 +57,7 @@ SOURCES: tuple[Reader, ...] = (
     _each(read_dynamo),
     _each(read_winml),
     _each(read_namespaces),
-    _each(read_node_names),
+    read_node_names,
     read_parameter_names,
     _each(read_functions),
 )
@@ -122,15 +123,14 @@ def _is_root(claim: Claim) -> bool:
     return all(owner.path == ROOT for owner in claim.owners)
 
 
-def _deciding_sources(readings: Sequence[Reading]) -> Iterable[str]:
-    """The sources that say something which no stronger one says."""
+def _deciding_sources(readings: Sequence[Reading]) -> list[str]:
+    """The sources that say something which no stronger one says, in the order of how much it is."""
     known: set[str] = set()
-    deciding: dict[str, None] = {}
+    decided: Counter[str] = Counter()
     for reading in readings:
-        if not known.issuperset(reading.nodes):
-            deciding[reading.source] = None
+        decided[reading.source] += len(reading.nodes.keys() - known)
         known.update(reading.nodes)
-    return deciding
+    return [source for source, count in decided.most_common() if count]
 
 
 def _claims(readings: Sequence[Reading]) -> tuple[dict[str, list[Claim]], dict[str, list[Claim]]]:

@@ -19,18 +19,18 @@ https://github.com/pytorch/pytorch/blob/main/torch/csrc/jit/passes/onnx/naming.c
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from modelexport.attribute.scopes import part_of
+from modelexport.attribute.sources.coherence import FEW, is_refuted, measure_coherence
 from modelexport.attribute.sources.inlining import InlinedNames
 from modelexport.attribute.sources.parameter_names import ParameterUses, dotted_path
 from modelexport.attribute.sources.reading import MOST_LEVELS, Reading, is_module_path
 from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node
 from modelexport.record.hierarchy import ROOT, join, lineage_of, parent_path
-from modelexport.record.provenance import Confidence
+from modelexport.record.provenance import Confidence, is_within
 
 TORCHSCRIPT = "TorchScript node names"
 SLASHES = "node names"
@@ -38,16 +38,19 @@ _Scope = tuple[str, ...]
 # ONNX Runtime names a fused node after one of its sources and the fusion: `/encoder/fc/MatMul/MatMulScaleFusion/`.
 _FUSION = re.compile(r"(/\w*Fusion)+/?$")
 _NUMBERED = re.compile(r"(.+)_(\d+)")
-# Of the dataflow between nodes with a scope: how much more often than by chance both ends must lie in one scope.
-_LEAST_COHERENCE = 0.15
-_FEW_EDGES = 8
+# The share of nodes whose weights are another module's above which names of nodes are not believed. A fusion leaves
+# a node the name of one module and the weights of another, so there are some in every optimized file.
+_MOST_CONTRADICTED = 1 / 3
 
 
-def read_node_names(graph: Graph) -> Reading | None:
+def read_node_names(graph: Graph) -> Iterator[Reading]:
+    """Two readings: nodes whose own name and whose output's agree, or that have one of them; and the others."""
     scopes = _scopes_by_node(graph)
     named = [scope for several in scopes.values() for scope in several]
-    if not any(named) or not is_coherent(graph, scopes):
-        return None
+    edges = ((node.key, reader.key) for node in graph.nodes for reader in graph.successors(node))
+    coherence = measure_coherence(edges, {key: several[0] for key, several in scopes.items()})
+    if not any(named) or is_refuted(coherence):
+        return
     inlined = InlinedNames(graph)
     rooted = sum(inlined.split(name)[1].startswith("/") for node in graph.nodes for name in _names_of(node)[:1])
     if 2 * rooted > len(scopes):
@@ -62,14 +65,46 @@ def read_node_names(graph: Graph) -> Reading | None:
         for key, several in scopes.items()
         if all(scope in modules for scope in several)
     }
-    return Reading(source, Confidence.STRONG, nodes) if nodes else None
+    if not nodes or _is_contradicted(graph, nodes):
+        return
+    doubted = {node.key for node in graph.nodes if node.key in nodes and _has_two_scopes(node, inlined)}
+    agreed = {key: several for key, several in nodes.items() if key not in doubted}
+    yield Reading(source, Confidence.STRONG, agreed)
+    if doubted:
+        others = {key: nodes[key] for key in nodes if key in doubted}
+        yield Reading(source, Confidence.INFERRED, others, detail="its output is named otherwise")
+
+
+def _is_contradicted(graph: Graph, nodes: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether the weights that nodes read are those of other modules, too often for a fusion here and there."""
+    uses = ParameterUses(graph)
+    if not uses.are_borne_out:
+        return False
+    weighed = [(nodes[key], uses.readers[key]) for key in uses.certain if key in nodes]
+    contradicted = sum(not any(_is_one_in_other(a, b) for a in named for b in read) for named, read in weighed)
+    return len(weighed) >= FEW and contradicted > _MOST_CONTRADICTED * len(weighed)
+
+
+def _is_one_in_other(path: str, other: str) -> bool:
+    """A module may compute with weights of a module around it, or inside of it."""
+    return is_within(path, other) or is_within(other, path)
+
+
+def _has_two_scopes(node: Node, inlined: InlinedNames) -> bool:
+    """Whether the output of a node is named after another scope than the node itself."""
+    names = [_FUSION.sub("", inlined.split(name)[1]) for name in (node.name, _output_name(node))]
+    own, made = (name.rpartition("/")[0] for name in names)
+    return bool(own and made) and own != made
 
 
 def _names_of(node: Node) -> list[str]:
     """Names with a scope: the node's own; if it has none, that of its first output."""
-    output = node.outputs[0].rpartition(KEY_SEPARATOR)[2] if node.outputs else ""
-    text = next((name for name in (node.name, output) if "/" in _FUSION.sub("", name)), "")
+    text = next((name for name in (node.name, _output_name(node)) if "/" in _FUSION.sub("", name)), "")
     return list(filter(None, text.split(";")))
+
+
+def _output_name(node: Node) -> str:
+    return node.outputs[0].rpartition(KEY_SEPARATOR)[2] if node.outputs else ""
 
 
 def _scopes_by_node(graph: Graph) -> dict[str, tuple[_Scope, ...]]:
@@ -100,55 +135,6 @@ def _scopes_of(node: Node, inlined: InlinedNames) -> Iterator[_Scope]:
         module, inside = inlined.split(name)
         # A name that is inlined or TorchScript's begins with a slash, and so with an empty part.
         yield tuple(filter(None, (module, *_FUSION.sub("", inside).split("/")[:-1])))
-
-
-def is_coherent(graph: Graph, scopes: Mapping[str, tuple[_Scope, ...]]) -> bool:
-    """False for scopes that the dataflow refutes: nodes of one module are connected, names dealt anew are not.
-
-    Both ends of an edge lie in one scope more often than by chance (modularity), at some depth. Scopes of a single
-    node say nothing about it, and where there are no others, nothing is refuted.
-    https://en.wikipedia.org/wiki/Modularity_(networks)
-    """
-    first = {key: several[0] for key, several in scopes.items()}
-    readers = ((node.key, reader.key) for node in graph.nodes for reader in graph.successors(node))
-    edges = [(first[source], first[reader]) for source, reader in readers if source in first and reader in first]
-    counts = Counter(first.values())
-    is_measured = False
-    for groups in _groups_by_depth(counts):
-        share = _modularity(edges, counts, groups)
-        if share is not None and share >= _LEAST_COHERENCE:
-            return True
-        is_measured |= share is not None
-    return not is_measured
-
-
-def _groups_by_depth(scopes: Iterable[_Scope]) -> Iterator[Mapping[_Scope, int]]:
-    """For depth 1, 2, …: the number of the group of every scope. Scopes are in one group if they begin with the same.
-
-    Each depth divides the groups of the one before, so that no scope is read twice.
-    """
-    groups = dict.fromkeys(scopes, 0)
-    for depth in range(max(map(len, groups))):
-        numbers: dict[tuple[int, str], int] = {}
-        parts = ((scope, group, scope[depth] if depth < len(scope) else "") for scope, group in groups.items())
-        groups = {scope: numbers.setdefault((group, part), len(numbers)) for scope, group, part in parts}
-        yield groups
-
-
-def _modularity(
-    edges: Iterable[tuple[_Scope, _Scope]], counts: Mapping[_Scope, int], groups: Mapping[_Scope, int]
-) -> float | None:
-    """0 for scopes at random, 1 where no edge leaves its group; None if too few edges could stay inside of one."""
-    sizes: Counter[int] = Counter()
-    for scope, count in counts.items():
-        sizes[groups[scope]] += count
-    pairs = [(groups[source], groups[reader]) for source, reader in edges]
-    pairs = [pair for pair in pairs if sizes[pair[0]] > 1]
-    by_chance = sum(count * count for count in sizes.values()) / sizes.total() ** 2
-    if len(pairs) < _FEW_EDGES or by_chance == 1:
-        return None
-    inside = sum(source == reader for source, reader in pairs) / len(pairs)
-    return (inside - by_chance) / (1 - by_chance)
 
 
 @dataclass(frozen=True)

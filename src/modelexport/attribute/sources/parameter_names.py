@@ -18,9 +18,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
+from modelexport.attribute.sources.coherence import is_refuted, measure_coherence
 from modelexport.attribute.sources.inlining import InlinedNames
 from modelexport.attribute.sources.reading import Reading, is_module_path
 from modelexport.graph.index import KEY_SEPARATOR, Graph, Node
@@ -64,6 +67,25 @@ class ParameterUses:
 
     @cached_property
     def modules(self) -> Mapping[str, str]:
+        """By value: the module that it is a parameter of; none if names do not fit the order in which they are read."""
+        return {} if is_refuted(self._coherence) else self._named
+
+    @property
+    def are_borne_out(self) -> bool:
+        """Whether parameters of one module are read in a row; False also if there are too few to tell."""
+        return self._coherence is not None and not is_refuted(self._coherence)
+
+    @cached_property
+    def _coherence(self) -> float | None:
+        reading: dict[str, tuple[str, ...]] = {}
+        for node in self.graph.nodes:
+            paths = {self._named[value] for value in node.inputs if value in self._named}
+            if node.key in self.graph.computed and len(paths) == 1:
+                reading[node.key] = tuple(paths.pop().split("."))
+        return measure_coherence(pairwise(reading), reading)
+
+    @cached_property
+    def _named(self) -> Mapping[str, str]:
         """By value: the module that it is a parameter of. A copy of a de-duplicated weight bears the name of its own.
 
         Identity(encoder.layer.0.norm.weight) ─► encoder.layer.1.norm.weight      TorchScript stores equal weights once
@@ -119,7 +141,7 @@ class ParameterUses:
         """Parameters that several nodes read."""
         return frozenset(value for value in self.modules if len(self.graph.consumers.get(value, ())) > 1)
 
-    def is_certain(self, node: Node) -> bool:
+    def _is_certain(self, node: Node) -> bool:
         """Whether a node reads parameters of one module, and one of them alone does.
 
         Whoever picks from a parameter or rearranges it may be another module; and a table that is looked up is often
@@ -130,11 +152,16 @@ class ParameterUses:
         own = [value for value in node.inputs if value in self.modules]
         return len(self.readers[node.key]) == 1 and not all(value in self.shared for value in own)
 
+    @cached_property
+    def certain(self) -> frozenset[str]:
+        """Keys of nodes that belong to the module whose parameters they read."""
+        return frozenset(node.key for node in self.graph.nodes if node.key in self.readers and self._is_certain(node))
+
 
 def read_parameter_names(graph: Graph) -> Iterator[Reading]:
     """Three readings: parameters with one reader; with several readers; products that are known by their bias."""
     uses = ParameterUses(graph)
-    certain = {node.key for node in graph.nodes if node.key in uses.readers and uses.is_certain(node)}
+    certain = uses.certain
     holders = {name: (uses.modules[name],) for name in graph.initializers if name in uses.modules}
     if not uses.modules:
         return
@@ -147,7 +174,7 @@ def read_parameter_names(graph: Graph) -> Iterator[Reading]:
     yield Reading(PARAMETERS, Confidence.INFERRED, products, kind=kind, detail="of its bias")
 
 
-def _products_of_biases(uses: ParameterUses, certain: set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _products_of_biases(uses: ParameterUses, certain: AbstractSet[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Products with a weight of no name, whose result goes to an addition of a named vector alone, and steps between.
 
     MatMul ─► QuantizeLinear ─► DequantizeLinear ─► Add(encoder.fc.bias)

@@ -138,8 +138,8 @@ def _coverage(analysis: Analysis) -> Iterator[RenderableType]:
     yield evidence
     classes = analysis.coverage.classes
     if classes.described or classes.unknown:
-        counts = f"{classes.known} known, {classes.described} described, {classes.unknown} unknown"
-        yield from (Text(), plain(f"Classes of modules: {counts}."))
+        tally = f"{classes.known} known, {classes.described} described, {classes.unknown} unknown"
+        yield from (Text(), plain(f"Classes of modules: {tally}."))
 
 
 def _amount(tally: Tally, count: int) -> tuple[str, str]:
