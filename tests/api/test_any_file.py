@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import onnx
@@ -14,8 +15,10 @@ from tests.support.any_files import VARIANTS, opset_of, plain, save_external, sa
 from tests.support.command_line import run
 
 import modelexport as mx
+from modelexport.cli.export import attach
 from modelexport.errors import UserError
 from modelexport.graph.file.metadata import RECORD_KEY, read_node_keys
+from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import Confidence
 from modelexport.record.results.diff import Source
 
@@ -108,6 +111,19 @@ def test_written_files_have_a_marked_record_and_their_version(ir_version: int, t
         assert (origin.strategy, bool(origin.exporter)) == ("file", True)
 
 
+def about_models() -> list[list[str]]:
+    """Every option of `attach` that says something of a model or its inputs, with a value that is not the default."""
+    values = {"input": "x=1x2", "seed": "3", "trust_remote_code": None, "allow_pickle": None}
+    names = [item.name for item in fields(ModelSource)]
+    known = [option for option in attach.params if option.name in (*names, "strategy") and option.name != "model"]
+    given = [(option.opts[0], values.get(str(option.name), "htp")) for option in known]
+    return [[option] if value is None else [option, value] for option, value in given]
+
+
+def test_options_about_a_model() -> None:
+    assert len(about_models()) == 12
+
+
 class TestAttach:
     def test_what_the_file_says_becomes_its_record(self, tmp_path: Path, capsys: Captured) -> None:
         path = tmp_path / "given.onnx"
@@ -128,9 +144,7 @@ class TestAttach:
         assert mx.load(tmp_path / "renamed.onnx").nodes.keys() == mx.load(path).nodes.keys()
         assert "layers.1.fc" in mx.load(tmp_path / "renamed.onnx").hierarchy.modules
 
-    @pytest.mark.parametrize(
-        "option", [["--task", "x"], ["--strategy", "htp"], ["--seed", "3"], ["--input", "x=1x2"], ["--device", "cuda"]]
-    )
+    @pytest.mark.parametrize("option", about_models(), ids=lambda option: str(option[0]))
     def test_options_about_a_model_need_one(self, option: list[str], tmp_path: Path, capsys: Captured) -> None:
         path = tmp_path / "given.onnx"
         onnx.save(plain(), path)

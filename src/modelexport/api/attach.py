@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,17 +103,20 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
 
 def _ensure_no_model_options(source: ModelSource, strategy: str) -> None:
     """An option about the model would look as if it had been obeyed."""
-    names = ("task", "dtype", "device", "seed", "trust_remote_code", "allow_pickle", "text", "image", "input_specs")
     unset = ModelSource()
-    given = [name for name in names if getattr(source, name) != getattr(unset, name)]
-    given += ["inputs"] if source.inputs is not None else []  # arrays cannot be compared with None
-    given += ["input"] if source.input else []
+    pairs = ((item.name, getattr(source, item.name), getattr(unset, item.name)) for item in fields(ModelSource))
+    given = [name for name, value, default in pairs if _is_given(value, default)]
     given += ["strategy"] if strategy != ALL else []
     if given:
         option = f"--{given[0].replace('_', '-')}"
         raise UserError(
             f"{option} is about a model, and none was given", f"Give one (-m MODEL), or leave {option} out."
         )
+
+
+def _is_given(value: object, default: object) -> bool:
+    # Inputs may be arrays, which cannot be compared; of what is repeatable, none at all is nothing.
+    return value is not default if default is None else value != default and bool(value or default)
 
 
 def _read_file(path: Path, clock: Clock) -> tuple[TaggedFile, Provenance, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from modelexport.api.read import analyze
 from modelexport.errors import cell, printable, printable_lines
 from modelexport.show.data.results import to_csv, to_json
 from modelexport.show.text.analysis import analysis_tables
-from modelexport.show.text.console import as_text
+from modelexport.show.text.console import as_text, plain
 
 EVIL = "=cmd('[bold]')\x1b[2J\x07\u009b\u202e\n"
 
@@ -42,3 +42,15 @@ def test_names_from_strangers_reach_no_terminal_and_no_spreadsheet(tmp_path: Pat
     assert to_json(analysis).isascii()
     rows = list(csv.reader(io.StringIO(to_csv(analysis))))
     assert rows[2][0].startswith("'=cmd('[bold]')\\x1b[2J")
+
+
+def test_names_of_a_megabyte_are_cut_in_tables_and_whole_in_json(tmp_path: Path) -> None:
+    name = "a" * 1_000_000
+    analysis = analyze(replace(SmallFile(), names={"h0": name}).write(tmp_path / "a.onnx"))
+    assert as_text(analysis_tables(analysis, detailed=True)).count("a") < 10_000
+    assert plain(name).plain == "a" * 1_000 + "… 998,000 characters …" + "a" * 1_000
+    assert name in to_json(analysis)
+
+
+def test_what_somebody_may_copy_is_not_cut() -> None:
+    assert plain("a" * 2_000).plain == "a" * 2_000

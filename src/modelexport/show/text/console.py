@@ -5,8 +5,8 @@
     share_text(0.9999)         >99.9 %    100 % is said of everything only
     flops_text(9216·b·s²)      9.2 K·batch·sequence²
 
-Text from a file goes through `plain`: no markup in it is obeyed, and no control character reaches the terminal. What
-goes to a file appears complete or not at all.
+Text from a file goes through `plain`: no markup in it is obeyed, no control character reaches the terminal, and a name
+of a megabyte is cut. What goes to a file appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -162,6 +162,9 @@ _STYLES = {
 # Wide enough for whole tags: what is not a terminal has no width of its own.
 _PIPE_WIDTH = 200
 
+# Ten lines of a wide terminal: tags are folded and not cut, because a tag that is cut off cannot be copied.
+_LONGEST = 2_000
+
 
 def show(parts: Iterable[RenderableType], path: Path | None = None, *, quiet: bool = False) -> None:
     console = Console(highlight=False)
@@ -182,8 +185,16 @@ def as_text(parts: Iterable[RenderableType], width: int = _PIPE_WIDTH) -> str:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Text from a file: no markup in it is obeyed, no control character gets through."""
-    return Text(printable(text), style=style)
+    """Text from a file: no markup in it is obeyed, no control character gets through, and no megabytes."""
+    return Text(shorten(printable(text)), style=style)
+
+
+def shorten(text: str) -> str:
+    """Longer text than anybody reads without its middle: `aaa… 998,000 characters …aaa`. JSON has all of it."""
+    if len(text) <= _LONGEST:
+        return text
+    end = _LONGEST // 2
+    return f"{text[:end]}… {len(text) - 2 * end:,} characters …{text[-end:]}"
 
 
 def file_lines(files: Sequence[Path]) -> Iterator[Text]:
