@@ -13,8 +13,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.support.any_files import plain
 from tests.support.command_line import run
-from tests.support.small_file import SmallFile
+from tests.support.small_file import SmallFile, credited
 from tests.support.spoiled_files import contents, refused
 
 import modelexport as mx
@@ -23,6 +24,7 @@ from modelexport.errors import ToolFailed, UserError
 from modelexport.graph.file.metadata import sidecar_path
 from modelexport.graph.file.reading import open_model
 from modelexport.graph.file.writing import save_model
+from modelexport.record.provenance import Evidence, EvidenceKind
 
 pytest.importorskip("onnxruntime.quantization")
 
@@ -189,6 +191,49 @@ class TestFiles:
         with pytest.raises(ToolFailed, match="int8 failed: no"):
             mx.quantize(small_path, tmp_path / "out.onnx")
         assert contents(tmp_path) == before
+
+
+class TestRemedies:
+    """Of a quantizer that fails; the small file has two MatMul nodes in float."""
+
+    @pytest.fixture(autouse=True)
+    def fail(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from onnxruntime import quantization
+
+        def fail(*_: object, **__: object) -> None:
+            raise ValueError("no")
+
+        monkeypatch.setattr(quantization, "quantize_static", fail)
+
+    def hint(self, path: Path, folder: Path) -> str:
+        with pytest.raises(ToolFailed, match="qdq failed: no") as caught:
+            mx.quantize(path, folder / "out.onnx", static=True)
+        return caught.value.hint
+
+    def test_a_file_may_be_cleaned_up(self, small_path: Path, tmp_path: Path) -> None:
+        assert f"run-tool {small_path} --tool onnxslim -o CLEAN" in self.hint(small_path, tmp_path)
+
+    def test_but_not_twice(self, small: SmallFile, tmp_path: Path) -> None:
+        cleaned = Evidence(EvidenceKind.LINEAGE, "onnxslim+ort:basic", "rewritten")
+        owned = credited("layers.0.fc")
+        path = small.but(h0=replace(owned, evidence=(*owned.evidence, cleaned))).write(tmp_path / "clean.onnx")
+        hint = self.hint(path, tmp_path)
+        assert "--exclude QUERY" in hint
+        assert "onnxslim" not in hint
+
+    def test_nor_what_is_quantized_already(self, small_path: Path, tmp_path: Path) -> None:
+        mx.quantize(small_path, tmp_path / "int8.onnx")
+        hint = self.hint(tmp_path / "int8.onnx", tmp_path)
+        assert "The file is quantized already" in hint
+        assert "onnxslim" not in hint
+
+    def test_nor_what_nothing_can_be_quantized_in(self, tmp_path: Path) -> None:
+        model = plain()
+        del model.graph.node[:-1]
+        model.graph.node[0].op_type = "Neg"
+        model.graph.node[0].input[0] = "x"
+        onnx.save(model, tmp_path / "given.onnx")
+        assert "no node of a kind that this quantizer quantizes" in self.hint(tmp_path / "given.onnx", tmp_path)
 
 
 class TestNothingToQuantize:

@@ -253,6 +253,17 @@ class TestFailures:
         assert "Nonsense" in text
         assert "ONNX Runtime says" not in text, "the reason is told once"
 
+    @pytest.mark.parametrize(("chain", "proposed"), [("onnxscript", True), ("onnxslim", False)])
+    def test_cleaning_up_is_not_proposed_where_it_failed(
+        self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, chain: str, proposed: bool
+    ) -> None:
+        def fail(_: Job) -> None:
+            raise ValueError("no")
+
+        with_tool(monkeypatch, chain, fail)
+        text = refused(folder, capsys, "run-tool", folder / "bert.onnx", "--tool", chain, "-o", folder / "out.onnx")
+        assert (f"--tool onnxslim+{chain} -o FILE" in text) is proposed
+
     def test_what_a_failing_tool_leaves_behind_goes_with_it(
         self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
     ) -> None:

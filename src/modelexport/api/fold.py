@@ -70,6 +70,8 @@ def _note_loss(folding: Folding) -> str:
     """A function that is called once costs a node for its call, and saves none."""
     if not folding.functions or folding.after < folding.before:
         return ""
+    if folding.after > folding.before:
+        return f"folding made the file larger: {folding.after} nodes, {folding.before} before"
     return f"folding does not pay here: there are no fewer nodes than before ({folding.before}, now {folding.after})"
 
 

@@ -8,8 +8,10 @@ https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +22,12 @@ from modelexport.api.opening import open_file
 from modelexport.api.options import as_sequence, ensure_known, parse_embedding
 from modelexport.api.run_tool import ToolRun, run_tools
 from modelexport.api.writing import ensure_apart
-from modelexport.errors import ExtraMissing, UnknownName, UserError
+from modelexport.errors import ExtraMissing, UnknownName, UserError, quote_argument
 from modelexport.graph.file.metadata import ensure_flat
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.inspect.query.answer import find_nodes
+from modelexport.record.lineage import is_changed_by
 from modelexport.record.provenance import NodeEntry
 from modelexport.record.results.files import QuantizeResult
 from modelexport.transform.select.catalogue import ORT_EXCLUDE, names_of
@@ -32,6 +35,7 @@ from modelexport.transform.select.dialect import Selection, name_problems
 from modelexport.transform.select.dialect import check as check_selection
 from modelexport.transform.tools import quantizers
 from modelexport.transform.tools.quantizers import Quantization
+from modelexport.transform.tools.tool import CLEANER
 
 if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed
@@ -104,6 +108,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     if static and not data:
         job.notes.append(f"calibrated on {len(feeds)} made-up inputs: give samples of real ones with --calibration")
     tool = quantizers.make_quantizer(job.settings)
+    tool = replace(tool, remedy=tool.remedy or _propose_remedy(opened, job.settings.form))
     giving, made = "--calibration FILE.npz" if static else "", "" if data else _describe_made(feeds)
     run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed, giving, made)
     result = QuantizeResult(run_tools(opened, run, clock), job.excluded, job.included, tuple(job.notes))
@@ -118,6 +123,25 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
 
     inputs = [dict(feed) for feed in feeds[:_MOST_REPORTED]]
     return replace(result, report=verify(written, against=path, inputs=inputs, progress=progress))
+
+
+def _propose_remedy(opened: TaggedFile, form: str) -> str:
+    """What to try where the quantizer fails. What cannot help is not proposed: it would fail once more."""
+    op_types = Counter(node.op_type for node in opened.graph.nodes)
+    quantized = sum(count for op_type, count in op_types.items() if op_type in _QUANTIZERS | {"DequantizeLinear"})
+    if quantized:
+        nodes = "1 node quantizes or dequantizes" if quantized == 1 else f"{quantized} nodes quantize or dequantize"
+        return f"The file is quantized already ({nodes}): quantize the one that it was made from."
+    # A quantizer that is not installed is not there to fail.
+    if find_spec("onnxruntime") and not op_types.keys() & quantizers.quantizable_operators(form):
+        return "The file has no node of a kind that this quantizer quantizes."
+    leave_out = "Leave out what it stumbles over (--exclude QUERY)"
+    if is_changed_by((entry.attribution for entry in opened.record.nodes.values()), CLEANER):
+        return f"{leave_out}."
+    return (
+        f"{leave_out}, or clean the file up first: "
+        f"modelexport run-tool {quote_argument(opened.path)} --tool {CLEANER} -o CLEAN, and quantize CLEAN."
+    )
 
 
 def _count_narrow(opened: TaggedFile) -> int:

@@ -25,11 +25,12 @@ from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import parse_embedding
 from modelexport.api.relink import relink_graph
 from modelexport.api.writing import ensure_apart, write_tagged
-from modelexport.errors import ExtraMissing, FileUnreadable, ModelExportError, ToolFailed, UserError
+from modelexport.errors import ExtraMissing, FileUnreadable, ModelExportError, ToolFailed, UserError, quote_argument
 from modelexport.graph.file.metadata import EmbedOptions, ensure_flat
 from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
 from modelexport.graph.file.writing import ensure_model_target, save_model
 from modelexport.graph.soundness import are_same, ensure_sound
+from modelexport.record.lineage import is_changed_by
 from modelexport.record.results.files import RelinkResult
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class _Steps:
         with self._clock.step(tool.name):
             target = self._folder / f"{next(self._numbers)}.onnx"
             try:
-                _call_tool(tool, option, self.last.path.resolve(), target, self._feeds)
+                _call_tool(tool, option, self.last.path.resolve(), target, self._feeds, self._propose_cleaning(tool))
             except ToolFailed as error:
                 raise self._with_reason(error) from error.__cause__
             try:
@@ -166,6 +167,19 @@ class _Steps:
             if are_same(self.last, result):
                 self.idle.append(f"{tool.name}:{option}" if option else tool.name)
             self.last = result
+
+    def _propose_cleaning(self, tool: Tool) -> str:
+        """Empty if the file has been cleaned up before: a second time changes nothing."""
+        from modelexport.transform.tools.tool import CLEANER
+
+        entries = self._first.record.nodes.values()
+        has_run = CLEANER in (step.name for step, _ in self._run.chain)
+        if has_run or is_changed_by((entry.attribution for entry in entries), CLEANER):
+            return ""
+        return (
+            "Some tools get along with what another one has cleaned up: try "
+            f"modelexport run-tool {quote_argument(self._first.path)} --tool {CLEANER}+{tool.name} -o FILE."
+        )
 
     def check(self) -> None:
         """Run what came out once: tools may write a graph that is valid ONNX and that no runtime takes."""
@@ -208,8 +222,11 @@ class _Steps:
         )
 
 
-def _call_tool(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed, ...]) -> None:
-    """Run one tool on one file. Whatever it raises becomes ToolFailed, with its own message."""
+def _call_tool(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed, ...], cleaning: str) -> None:
+    """Run one tool on one file. Whatever it raises becomes ToolFailed, with its own message.
+
+    cleaning  what to try if nothing is known of the tool
+    """
     from modelexport.transform.tools.tool import Job
 
     # Asked before the call: a tool that misses its package deep inside may not say so.
@@ -224,13 +241,9 @@ def _call_tool(tool: Tool, option: str, source: Path, target: Path, feeds: tuple
     except ModuleNotFoundError as error:
         raise _missing_package(tool, error.name or str(error)) from error
     except Exception as error:
-        cleanup = (
-            "Some tools get along with what another one has cleaned up: "
-            f"try modelexport run-tool FILE --tool onnxslim+{tool.name}."
-        )
         raise ToolFailed(
             f"{tool.name} failed: {_first_lines(error)}",
-            f"Nothing was written. The message is the tool's own. {tool.remedy or cleanup}",
+            f"Nothing was written. The message is the tool's own. {tool.remedy or cleaning}".strip(),
         ) from error
     if not target.is_file():
         raise ToolFailed(f"{tool.name} wrote nothing, and did not say why", "Nothing was written.")

@@ -9,7 +9,7 @@ Links are written into the record as evidence (`fused from 2`), and read back fr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -95,6 +95,12 @@ def is_made_by_tool(attribution: Attribution) -> bool:
     # What the exporter does to a node belongs to the export: the file is as it was exported.
     exporting = (TORCH_OPTIMIZER, TORCHSCRIPT_FOLDING)
     return any(item.kind is EvidenceKind.LINEAGE and item.source not in exporting for item in attribution.evidence)
+
+
+def is_changed_by(attributions: Iterable[Attribution], tool: str) -> bool:
+    """Whether a tool made something of what it was given, alone or in a chain: `onnxslim` of `onnxslim+ort:all`."""
+    chains = {item.source for entry in attributions for item in entry.evidence if item.kind is EvidenceKind.LINEAGE}
+    return any(step.partition(":")[0] == tool for chain in chains for step in chain.split("+"))
 
 
 @dataclass(frozen=True)

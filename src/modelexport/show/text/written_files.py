@@ -129,6 +129,8 @@ def _verdict(check: files.ExtractionCheck) -> str:
 
 _OUTSIDE = "constants that are shared or differ, or what others need before it is done"
 
+_CLASSLESS = "a module of unknown class"  # in a file without a record
+
 
 def folding_lines(result: files.FoldResult, *, verbose: bool = False) -> Iterator[RenderableType]:
     """A class that could not be folded is a note; one that need not be is counted."""
@@ -146,7 +148,8 @@ def folding_lines(result: files.FoldResult, *, verbose: bool = False) -> Iterato
             shown.add_row(plain(function.name, "cyan"), plain(function.class_name), *counts, plain(modules))
         yield shown
     for name, count in folding.outside.items():
-        yield plain(f"note: {counted(count, 'node')} of {name} stayed outside of its function: {_OUTSIDE}", "yellow")
+        stayed = f"{counted(count, 'node')} of {name or _CLASSLESS} stayed outside of its function"
+        yield plain(f"note: {stayed}: {_OUTSIDE}", "yellow")
     yield from _unfolded(folding, verbose=verbose)
     if folding.note:
         yield plain(f"note: {folding.note}", "yellow")
@@ -157,7 +160,7 @@ def _unfolded(folding: files.Folding, *, verbose: bool) -> Iterator[RenderableTy
     """A class with one call or one node is left out on purpose; any other could not be folded, which is news."""
     for left in folding.unfolded:
         if verbose or not left.is_usual:
-            text = f"{counted(left.calls, 'call')} of {left.class_name} not folded: {left.reason}"
+            text = f"{counted(left.calls, 'call')} of {left.class_name or _CLASSLESS} not folded: {left.reason}"
             yield plain(text, "dim") if left.is_usual else plain(f"note: {text}", "yellow")
     usual = {left.class_name for left in folding.unfolded if left.is_usual}
     if usual and not verbose:
