@@ -15,12 +15,15 @@ from tests.attribute.sources.test_find import WIDTH, dynamo, levels, modules, no
 
 import modelexport as mx
 from modelexport.attribute.sources.find import SOURCES, find_hierarchy
+from modelexport.attribute.sources.inlining import InlinedNames
 from modelexport.attribute.sources.local_functions import read_functions
 from modelexport.attribute.sources.node_names import read_node_names
 from modelexport.attribute.sources.parameter_names import module_of_parameter
 from modelexport.attribute.sources.reading import MOST_LEVELS, is_module_path
 from modelexport.graph.index import Graph, index_model
+from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Confidence, Provenance
+from modelexport.show.module_tree import join_paths, path_numbers
 
 
 def names(*texts: str) -> Provenance:
@@ -122,6 +125,13 @@ class TestLongNumbers:
             *(f"layers.{number}" for number in ("0", "9", "10", long, longer)),
         ]
 
+    def test_in_texts(self) -> None:
+        long = f"layers.{'9' * 5_000}"
+        assert ModuleCall.parse(f"a#{'9' * 5_000}").index == 0
+        assert str(ModuleCall.parse("a#12")) == "a#12"
+        assert path_numbers(f"{long}.3") == (3, 0)
+        assert join_paths([f"{long}.3", f"{long}.4"]) == f"{long}.{{3,4}}"
+
     def test_verbs_get_by_with_them(self, tmp_path: Path) -> None:
         scopes: list[tuple[str, dict[str, str]]] = [(f"/layers.{number}/MatMul", {}) for number in ("9" * 5_000, "1")]
         onnx.save(chain_model(scopes), tmp_path / "a.onnx")
@@ -176,6 +186,13 @@ def nested_functions(calls: list[int]) -> Graph:
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, WIDTH]) for name in ("x", "y")]
     graph = helper.make_graph(main, "g", ends[:1], ends[1:], [weight("w", WIDTH, WIDTH)])
     return index_model(helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=10))
+
+
+def test_a_name_of_many_underscores_costs_no_more_than_another() -> None:
+    """Every two of them may be where the prefix of an inlined graph ends: cut there, it would be read over and over."""
+    graph = chain([("If__/stft/Conv", {}), ("/fc/MatMul", {})])
+    assert InlinedNames(graph).split("_" * 200_000 + "w") == ("", "_" * 200_000 + "w")
+    assert InlinedNames(graph)._lengths == {len("If__")}
 
 
 class TestDepth:
