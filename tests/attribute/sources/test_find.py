@@ -246,7 +246,7 @@ class TestShuffledNames:
 
 def name_weights(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     """Weights are called as the modules are that these names of nodes lead to."""
-    renamed = {}
+    renamed: dict[str, str] = {}
     for made, name in zip(model.graph.node, names, strict=True):
         if len(made.input) > 1:
             kind = "weight" if made.op_type == "MatMul" else "bias"

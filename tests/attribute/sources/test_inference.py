@@ -19,7 +19,8 @@ ATTENTION = "net.layers.0.attn"
 
 def model_of(*lines: str) -> onnx.ModelProto:
     """`MatMul x net.fc.weight -> h` is a node; dotted names are weights, and `x` and `mask` are fed."""
-    nodes, weights = [], {}
+    nodes: list[onnx.NodeProto] = []
+    weights: dict[str, None] = {}
     for line in lines:
         (operator, *inputs), (output,) = (part.split() for part in line.split("->"))
         nodes.append(helper.make_node(operator, inputs, [output]))
