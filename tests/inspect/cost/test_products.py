@@ -217,7 +217,8 @@ QUANTIZED: list[tuple[str, str, dict[str, Any], dict[str, Any], int]] = [
     ),
     (MS, "DynamicQuantizeMatMul", {"a": (5, 7), "b": header("b", (7, 3), UINT8), "bs": scale("bs")}, {}, 210),
     (
-        *(MS, "MatMulIntegerToFloat", {"a": byte("a", (5, 7)), "b": byte("b", (7, 3)), "as": scale("as")}),
+        *(MS, "MatMulIntegerToFloat"),
+        {"a": byte("a", (5, 7)), "b": byte("b", (7, 3)), "as": scale("as"), "bs": scale("bs")},
         *({}, 210),
     ),
     (MS, "MatMulNBits", {"a": (5, 64), "b": header("b", (3, 2, 16), UINT8), "s": (6,)}, {"K": 64, "N": 3}, 5 * 64 * 6),
