@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
@@ -29,6 +30,8 @@ _TEXT = (
     "Weights of a fresh model are equal in many places, and exporters store equal ones once. Those of a trained model "
     "are not, so seeded noise is added to all parameters and buffers before the export."
 )
+_LONGEST = 160
+_FOLDERS = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+")
 _SHARES = (
     "right",
     "too shallow",
@@ -186,4 +189,7 @@ def _group_results(results: Iterable[ReadResult], key: Callable[[ReadResult], _K
 
 
 def _escape(message: str) -> str:
-    return " ".join(message.split()).replace("|", "\\|").replace("<", "&lt;")
+    """In one line, without folders of the machine that it was said on, and without the end of a long story."""
+    plain = _FOLDERS.sub("", " ".join(message.split()))
+    short = plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]}…"
+    return short.replace("|", "\\|").replace("<", "&lt;")

@@ -29,16 +29,17 @@ from measure.pages import Table
 from modelexport.attribute.sources.find import find_hierarchy
 from modelexport.graph.index import index_model
 
-SIZES = (3_500, 14_000)
+# A graph of a few thousand nodes fits into the processor's cache and is faster than in proportion.
+SIZES = (14_000, 28_000)
 LARGEST_RATIO = 1.0
-LARGEST_GROWTH = 5.0
-_ROUNDS = 5
+LARGEST_GROWTH = 2.5
+_ROUNDS = 3
 _TEXT = (
     "Processor time, the best of {rounds} rounds in one process. `finding` is what a file without a record takes more: "
     "reading the graph's names and structure, judging every node, roles, descriptions. `analyze` is that of the file "
     "that `attach` writes of the same graph: reading, unpacking the record, counting. The limit is {ratio:.0f} times "
-    "the time of `analyze` at {nodes:,} nodes; and {growth:.0f} times the time of finding at {fewer:,} nodes, where "
-    "linear would be {linear:.1f} times."
+    "the time of `analyze` at both sizes; and at {nodes:,} nodes, {growth} times the time of finding at {fewer:,}, "
+    "where linear would be {linear:.1f} times."
 )
 _COLUMNS = ("names", "nodes", "modules are read from", "finding", "`analyze`", "ratio", "growth", "holds")
 
@@ -70,7 +71,7 @@ def compose_table(timings: list[list[Timing]]) -> Table:
     kept: list[bool] = []
     for small, large in timings:
         growth = large.finding / small.finding
-        holds = large.ratio <= LARGEST_RATIO and growth <= LARGEST_GROWTH
+        holds = max(small.ratio, large.ratio) <= LARGEST_RATIO and growth <= LARGEST_GROWTH
         rows += [(*_compose_cells(small), "", ""), (*_compose_cells(large), f"{growth:.1f}", "yes" if holds else "no")]
         kept.append(holds)
     small, large = timings[0]

@@ -80,6 +80,14 @@ def test_refusals_are_grouped_and_not_counted() -> None:
     assert compose_head([*GOOD, *refused, failed]) == compose_head(GOOD)
 
 
+def test_refusals_name_no_folders_and_are_short() -> None:
+    said = "Load model from /home/me/build/x-1.0/before.onnx failed: node /a/b/Add " + "and so on " * 50
+    *_, refusals = compose_tables([*GOOD, ReadResult("c", "dynamo", "int8", refusal=said)])
+    ((_, reason, _),) = refusals.rows
+    assert reason.startswith("Load model from before.onnx failed: node Add and so on")
+    assert len(reason) < 170
+
+
 def test_results_survive_a_file() -> None:
     miss = Miss(Verdict.SHALLOW, "strong", "Conv", "node", "block", "block.conv", "scope:names")
     result = replace(GOOD[0], misses=(miss,), seconds=0.5)
