@@ -163,11 +163,11 @@ class _Order:
         runs = list(self._find_runs())
         for run in runs:
             passed = self._passed(run)
-            found = self._find_joins(run, passed, origins)
-            joins |= found
+            joins_of_run = self._find_joins(run, passed, origins)
+            joins |= joins_of_run
             innermost = passed
             for node in reversed(run.nodes):
-                innermost = max(innermost, found.get(node.key, passed), key=_depth)
+                innermost = max(innermost, joins_of_run.get(node.key, passed), key=_depth)
                 between[node.key] = self._leave_leaf(run, innermost, origins[node.key])
         return {"between": between, "joins": joins, "side input": dict(self._enter(runs, origins, between | joins))}
 

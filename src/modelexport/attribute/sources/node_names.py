@@ -45,16 +45,17 @@ _MOST_CONTRADICTED = 1 / 3
 
 def read_node_names(graph: Graph) -> Iterator[Reading]:
     """Two readings: nodes whose own name and whose output's agree, or that have one of them; and the others."""
-    scopes = _scopes_by_node(graph)
+    inlined = InlinedNames(graph)
+    scopes = _scopes_by_node(graph, inlined)
     named = [scope for several in scopes.values() for scope in several]
     edges = ((node.key, reader.key) for node in graph.nodes for reader in graph.successors(node))
     coherence = measure_coherence(edges, {key: several[0] for key, several in scopes.items()})
     if not any(named) or is_refuted(coherence):
         return
-    inlined = InlinedNames(graph)
+    uses = ParameterUses(graph)
     rooted = sum(inlined.split(name)[1].startswith("/") for node in graph.nodes for name in _names_of(node)[:1])
     if 2 * rooted > len(scopes):
-        paths: Mapping[_Scope, str | None] = TorchScriptPaths(graph, scopes).paths
+        paths: Mapping[_Scope, str | None] = TorchScriptPaths(graph, scopes, uses).paths
         source = TORCHSCRIPT
     else:
         paths = {scope: dotted_path(scope) for scope in set(named)}
@@ -65,7 +66,7 @@ def read_node_names(graph: Graph) -> Iterator[Reading]:
         for key, several in scopes.items()
         if all(scope in modules for scope in several)
     }
-    if not nodes or _is_contradicted(graph, nodes):
+    if not nodes or _is_contradicted(nodes, uses):
         return
     doubted = {node.key for node in graph.nodes if node.key in nodes and _has_two_scopes(node, inlined)}
     agreed = {key: several for key, several in nodes.items() if key not in doubted}
@@ -75,9 +76,8 @@ def read_node_names(graph: Graph) -> Iterator[Reading]:
         yield Reading(source, Confidence.INFERRED, others, detail="its output is named otherwise")
 
 
-def _is_contradicted(graph: Graph, nodes: Mapping[str, tuple[str, ...]]) -> bool:
+def _is_contradicted(nodes: Mapping[str, tuple[str, ...]], uses: ParameterUses) -> bool:
     """Whether the weights that nodes read are those of other modules, too often for a fusion here and there."""
-    uses = ParameterUses(graph)
     if not uses.are_borne_out:
         return False
     weighed = [(nodes[key], uses.readers[key]) for key in uses.certain if key in nodes]
@@ -107,9 +107,8 @@ def _output_name(node: Node) -> str:
     return node.outputs[0].rpartition(KEY_SEPARATOR)[2] if node.outputs else ""
 
 
-def _scopes_by_node(graph: Graph) -> dict[str, tuple[_Scope, ...]]:
+def _scopes_by_node(graph: Graph, inlined: InlinedNames) -> dict[str, tuple[_Scope, ...]]:
     """By node key. TensorFlow names the body of a loop on its own (`while/mul`): it goes into the loop's scope."""
-    inlined = InlinedNames(graph)
     each = ((node.key, tuple(_scopes_of(node, inlined))) for node in graph.nodes)
     scopes = {key: several for key, several in each if several and _are_believed(several)}
     outermost = {scope[:1] for node in graph.members.get(MAIN, ()) for scope in scopes.get(node.key, ())}
@@ -147,6 +146,7 @@ class TorchScriptPaths:
 
     graph: Graph
     scopes: Mapping[str, tuple[_Scope, ...]]
+    uses: ParameterUses
 
     @cached_property
     def paths(self) -> Mapping[_Scope, str | None]:
@@ -167,10 +167,9 @@ class TorchScriptPaths:
     def _shown_paths(self) -> Mapping[_Scope, frozenset[str]]:
         """By scope: the modules that it stands for by the parameters that are read in it, or in scopes inside."""
         shown: dict[_Scope, set[str]] = {}
-        parameters = ParameterUses(self.graph)
         for node in self.graph.nodes:
-            for scope in self.scopes.get(node.key, ()) if node.key in parameters.readers else ():
-                for path in parameters.readers[node.key]:
+            for scope in self.scopes.get(node.key, ()) if node.key in self.uses.readers else ():
+                for path in self.uses.readers[node.key]:
                     # A module may compute with a parameter of the module around it.
                     outer = (scope[:depth] for depth in range(len(scope), 0, -1))
                     shown.setdefault(next((each for each in outer if _fits(each, path)), ()), set()).add(path)
