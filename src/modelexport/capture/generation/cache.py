@@ -129,7 +129,9 @@ def lay_out_constant(argument: str, value: object) -> TensorLayout:
     return TensorLayout(argument, value, _name_paths(cache_tensors(value)), past=f"{argument}.")
 
 
-def lay_out_cache(argument: str, caches: tuple[object, object], lengths: tuple[int, int], fresh: object) -> TensorLayout:
+def lay_out_cache(
+    argument: str, caches: tuple[object, object], lengths: tuple[int, int], fresh: object
+) -> TensorLayout:
     """The layout of a cache by what changes in it.
 
     caches   before two steps, with `lengths` tokens in the past
@@ -149,7 +151,9 @@ def lay_out_cache(argument: str, caches: tuple[object, object], lengths: tuple[i
 
 
 def _is_same(tensor: torch.Tensor, constant: torch.Tensor | None) -> bool:
-    return constant is not None and tensor.shape == constant.shape and tensor.numel() > 0 and torch.equal(tensor, constant)
+    return (
+        constant is not None and tensor.shape == constant.shape and tensor.numel() > 0 and torch.equal(tensor, constant)
+    )
 
 
 def _name_paths(paths: Mapping[Path, torch.Tensor]) -> dict[str, Path]:
@@ -159,7 +163,10 @@ def _name_paths(paths: Mapping[Path, torch.Tensor]) -> dict[str, Path]:
         only_index = [
             position
             for position, key in enumerate(path)
-            if isinstance(key, int) and position and path[position - 1] != _CONTAINER and not _has_siblings(paths, path, position)
+            if isinstance(key, int)
+            and position
+            and path[position - 1] != _CONTAINER
+            and not _has_siblings(paths, path, position)
         ]
         keys = [key for position, key in enumerate(path) if key != _CONTAINER and position not in only_index]
         # The layer comes first, whichever of an encoder-decoder's caches it is in.
@@ -171,4 +178,6 @@ def _name_paths(paths: Mapping[Path, torch.Tensor]) -> dict[str, Path]:
 
 def _has_siblings(paths: Mapping[Path, object], path: Path, position: int) -> bool:
     head = path[:position]
-    return any(other[:position] == head and other[position] != path[position] for other in paths if len(other) > position)
+    return any(
+        other[:position] == head and other[position] != path[position] for other in paths if len(other) > position
+    )

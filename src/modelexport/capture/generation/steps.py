@@ -85,7 +85,9 @@ def record_steps(model: torch.nn.Module, inputs: Mapping[str, Any], new_tokens: 
         try:
             tokens = generate(**copy.deepcopy(dict(inputs)), **options, use_cache=True, return_dict_in_generate=False)
         except Exception as error:
-            shapes = ", ".join(f"{name}: {tuple(value.shape)}" for name, value in inputs.items() if hasattr(value, "shape"))
+            shapes = ", ".join(
+                f"{name}: {tuple(value.shape)}" for name, value in inputs.items() if hasattr(value, "shape")
+            )
             raise InputError(
                 f"{type(model).__name__}.generate does not run on these inputs: {type(error).__name__}: {error}",
                 f"Check the inputs: {shapes}.",
@@ -102,7 +104,8 @@ def merge_calls(calls: Sequence[RecordedCall], caches: frozenset[str]) -> dict[s
     """
     first = calls[0].arguments
     return {
-        name: value if name in caches or not isinstance(value, torch.Tensor)
+        name: value
+        if name in caches or not isinstance(value, torch.Tensor)
         else _merge_tensors([call.arguments[name] for call in calls])
         for name, value in first.items()
     }
@@ -115,3 +118,15 @@ def _merge_tensors(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     # The batch has more than one row, so the first axis of size 1 is that of the step.
     step = next((axis for axis, size in enumerate(first.shape) if size == 1), None)
     return first if step is None else torch.cat(list(tensors), dim=step)
+
+
+def enlarge_inputs(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same inputs twice, and tokens with three more columns of padding on the left: every axis is longer."""
+    tokens = inputs.get("input_ids")
+    enlarged: dict[str, torch.Tensor] = {}
+    for name, tensor in inputs.items():
+        is_token = tokens is not None and not tensor.is_floating_point() and tensor.shape == tokens.shape
+        padding = tensor[:1, :1] if name == "input_ids" else torch.zeros_like(tensor[:1, :1])
+        longer = torch.cat([padding.expand(len(tensor), 3), tensor], dim=1) if is_token else tensor
+        enlarged[name] = torch.cat([longer, longer])
+    return enlarged

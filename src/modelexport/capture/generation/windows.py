@@ -45,7 +45,7 @@ def _update(self: Any, key_states: torch.Tensor, value_states: torch.Tensor, *_:
     self.cumulative_length += key_states.shape[-2]
     keys = torch.cat([self.keys, key_states], dim=-2)
     values = torch.cat([self.values, value_states], dim=-2)
-    start = torch.sym_max(keys.shape[-2] - (self.sliding_window - 1), 0)
+    start: int = torch.sym_max(keys.shape[-2] - (self.sliding_window - 1), 0)  # type: ignore[no-untyped-call]
     self.keys, self.values = keys[:, :, start:, :], values[:, :, start:, :]
     return keys, values
 
