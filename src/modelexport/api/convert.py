@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, overload
 
 from modelexport.api.opening import note_source, open_file
+from modelexport.api.package import Package, ensure_packages
 from modelexport.api.writing import ensure_apart, ensure_spared, write_tagged
 from modelexport.errors import UserError
 from modelexport.graph.file.atomic import ensure_writable, staging
@@ -22,6 +24,9 @@ from modelexport.graph.file.writing import ensure_model_target
 from modelexport.show.formats.catalogue import NETRON, ensure_format, picture
 from modelexport.show.formats.draw import draw
 from modelexport.show.formats.drawing import Drawing
+
+if TYPE_CHECKING:
+    from modelexport.api.package_writing import WrittenFolder
 
 _EXPLORER = "model-explorer"
 
@@ -61,6 +66,7 @@ class _SideFile:
     notes: tuple[str, ...] = ()
 
 
+@overload
 def convert(
     source: str | Path,
     output: str | Path,
@@ -69,14 +75,41 @@ def convert(
     depth: int | None = None,
     overlays: Sequence[str | Path] = (),
     against: str | Path | None = None,
-) -> Converted:
+    force: bool = False,
+) -> Converted: ...
+@overload
+def convert(
+    source: Package,
+    output: str | Path,
+    to: str,
+    *,
+    depth: int | None = None,
+    overlays: Sequence[str | Path] = (),
+    against: Package | None = None,
+    force: bool = False,
+) -> WrittenFolder: ...
+def convert(  # noqa: PLR0913 - the keywords are the command line's options
+    source: str | Path | Package,
+    output: str | Path,
+    to: str,
+    *,
+    depth: int | None = None,
+    overlays: Sequence[str | Path] = (),
+    against: str | Path | Package | None = None,
+    force: bool = False,
+) -> Converted | WrittenFolder:
     """Write a file as `model-explorer`, `graphml`, `dot`, `mermaid`, `csv` or `netron` shows it.
+
+    Of a package, every file is written, into a folder.
 
     depth     show modules to this depth instead of nodes; for dot and mermaid
     overlays  what `profile` and `verify` wrote as JSON; Model Explorer colours nodes by it
-    against   another file, in which Model Explorer follows what is selected in this one
+    against   another file or package, in which Model Explorer follows what is selected in this one
+    force     for a package: write into a folder that is not empty
     """
     ensure_format(to)
+    if isinstance(source, Package) or isinstance(against, Package):
+        return _convert_package(source, Path(output), to, depth, overlays, against, force=force)
     path, target = Path(source), Path(output)
     overlay_paths = list(map(Path, overlays))
     compared = [] if against is None else [Path(against)]
@@ -105,6 +138,23 @@ def convert(
             stage.write(extra.path, extra.text)
     side_notes = (note for extra in extras for note in extra.notes)
     return Converted(target, (target, *(extra.path for extra in extras)), (*drawn.notes, *shown.notes, *side_notes))
+
+
+def _convert_package(  # noqa: PLR0913 - those of `convert`
+    source: str | Path | Package,
+    output: Path,
+    to: str,
+    depth: int | None,
+    overlays: Sequence[str | Path],
+    against: str | Path | Package | None,
+    *,
+    force: bool,
+) -> WrittenFolder:
+    from modelexport.api.package_writing import ConvertOptions, convert_package
+
+    package, other = ensure_packages(source, against if against is not None else source)
+    options = ConvertOptions(depth, tuple(map(Path, overlays)), None if against is None else other)
+    return convert_package(package, output, to, options, force=force)
 
 
 def convert_text(source: str | Path, to: str, *, depth: int | None = None) -> ConvertedText:

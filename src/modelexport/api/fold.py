@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, overload
 
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import as_sequence
+from modelexport.api.package import Package
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import RecordMismatch, RecordUnreadable, UserError
 from modelexport.graph.file import metadata
@@ -34,6 +36,9 @@ from modelexport.record.results.files import Flattening, FlattenResult, Folding,
 from modelexport.transform.fold.fold import FoldedModel, fold_model, restore_model
 from modelexport.transform.fold.inlining import inline_functions
 from modelexport.transform.fold.recipe import write_recipe
+
+if TYPE_CHECKING:
+    from modelexport.api.package_writing import StrippedPackage
 
 _KEYS = (*metadata.NODE_KEYS, *metadata.MODEL_KEYS)
 
@@ -186,26 +191,63 @@ class Stripped:
     absent: tuple[str, ...] = ()
 
 
+@overload
 def strip(
-    source: str | Path, output: str | Path, *, keep: Sequence[str] = (), exporter_metadata: bool = False
-) -> Stripped:
-    """Write a file without the record and the keys on its nodes; all else is as it was.
+    source: str | Path,
+    output: str | Path,
+    *,
+    keep: Sequence[str] = (),
+    exporter_metadata: bool = False,
+    force: bool = False,
+) -> Stripped: ...
+@overload
+def strip(
+    source: Package,
+    output: str | Path,
+    *,
+    keep: Sequence[str] = (),
+    exporter_metadata: bool = False,
+    force: bool = False,
+) -> StrippedPackage: ...
+def strip(
+    source: str | Path | Package,
+    output: str | Path,
+    *,
+    keep: Sequence[str] = (),
+    exporter_metadata: bool = False,
+    force: bool = False,
+) -> Stripped | StrippedPackage:
+    """Write a file, or all files of a package, without the record and the keys on nodes; all else is as it was.
 
     keep               keys that stay, with or without their prefix: tag, module, …, record
     exporter_metadata  also remove what torch writes on nodes
+    force              for a package: write into a folder that is not empty
     """
+    if isinstance(source, Package):
+        from modelexport.api.package_writing import strip_package
+
+        return strip_package(source, Path(output), keep=keep, exporter_metadata=exporter_metadata, force=force)
     target = Path(output)
-    kept = frozenset(_full_key(name) for name in as_sequence(keep))
+    kept = parse_kept_keys(keep)
     ensure_model_target(target)
     ensure_apart(target, Path(source))
     model = open_tagged(Path(source))
+    stripped = strip_model(model, kept, exporter_metadata=exporter_metadata)
+    return replace(stripped, files=save_model(model, target))
+
+
+def strip_model(model: TaggedFile, kept: frozenset[str], *, exporter_metadata: bool = False) -> Stripped:
+    """The same in memory: nothing is written yet."""
     # Read first: what was never there is worth a note, and afterwards it is gone either way.
     there = metadata.own_keys(model.proto, *model.protos.values())
     removed = metadata.strip_own_metadata(model.proto, kept)
     if exporter_metadata:
         metadata.strip_exporter_metadata(model.proto)
-    absent = tuple(key.removeprefix(PREFIX) for key in _KEYS if key in kept - there)
-    return Stripped(save_model(model, target), removed, absent)
+    return Stripped((), removed, tuple(key.removeprefix(PREFIX) for key in _KEYS if key in kept - there))
+
+
+def parse_kept_keys(keep: Sequence[str]) -> frozenset[str]:
+    return frozenset(_full_key(name) for name in as_sequence(keep))
 
 
 def _full_key(name: str) -> str:

@@ -52,12 +52,12 @@ def answer_package(package: Package, text: str) -> PackageAnswer:
 def cost_package(package: Package, at: Mapping[str, int]) -> PackageCost:
     files = open_files(package)
     counted = count_package(str(package.folder), package.info, files, at)
-    _ensure_axes(counted, at)
+    ensure_package_axes(counted, at)
     stale = dict.fromkeys(note for file in files.values() for note in file.stale_notes)
     return replace(counted, notes=(*stale, *note_source(*files.values())))
 
 
-def _ensure_axes(counted: PackageCost, sizes: Mapping[str, int]) -> None:
+def ensure_package_axes(counted: PackageCost, sizes: Mapping[str, int]) -> None:
     """Raise UserError for an axis that no file has: a size for it would change nothing, and look as if it had."""
     names = [axis.name for axis in counted.axes]
     missing = next((name for name in sizes if name not in names), None)

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, overload
 
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import as_sequence, ensure_known
+from modelexport.api.package import Package
 from modelexport.api.writing import ensure_apart, stage_copy
 from modelexport.errors import FileUnwritable, UserError
 from modelexport.graph.file.atomic import ensure_writable, staging
@@ -24,6 +26,9 @@ from modelexport.inspect.query.answer import Answer, answer_query, find_nodes
 from modelexport.record.provenance import NodeEntry
 from modelexport.transform.select.catalogue import DIALECTS
 from modelexport.transform.select.dialect import Dialect, Selection, Settings, check
+
+if TYPE_CHECKING:
+    from modelexport.api.package_writing import WrittenFolder
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,8 @@ class Selected:
         return tuple(dict.fromkeys(entry.name for entry in self.nodes if entry.name))
 
 
-def select(  # noqa: PLR0913 - the keywords are the command line's options
+@overload
+def select(
     source: str | Path,
     query: str | Sequence[str],
     dialect: str = "names",
@@ -59,18 +65,62 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     precision: str = "",
     device: Sequence[str] = (),
     label: Sequence[str] = (),
-) -> Selected:
+    force: bool = False,
+) -> Selected: ...
+@overload
+def select(
+    source: Package,
+    query: str | Sequence[str],
+    dialect: str = "names",
+    *,
+    output: str | Path | None = None,
+    named: str | Path | None = None,
+    precision: str = "",
+    device: Sequence[str] = (),
+    label: Sequence[str] = (),
+    force: bool = False,
+) -> WrittenFolder: ...
+def select(  # noqa: PLR0913 - the keywords are the command line's options
+    source: str | Path | Package,
+    query: str | Sequence[str],
+    dialect: str = "names",
+    *,
+    output: str | Path | None = None,
+    named: str | Path | None = None,
+    precision: str = "",
+    device: Sequence[str] = (),
+    label: Sequence[str] = (),
+    force: bool = False,
+) -> Selected | WrittenFolder:
     """The nodes that a query means, written for another tool; several queries are several groups, where it has groups.
 
     dialect    ort-exclude, layer-ann, olive-split, modelopt, tensorrt or names
-    output     where the text goes; for layer-ann, the annotated model
+    output     where the text goes; for layer-ann, the annotated model; for a package, a folder with one for each file
     named      where to write a copy of the model in which every node has a name that the tool can be told
     precision  for tensorrt: fp32 if it is left out
     device     for layer-ann, one for each query or one for all: gpu if it is left out
     label      for layer-ann, one for each query
+    force      for a package: write into a folder that is not empty
     """
     chosen = DIALECTS[ensure_known("tool", dialect, list(DIALECTS))]
     settings = Settings(precision, tuple(as_sequence(device)), tuple(as_sequence(label)))
+    if isinstance(source, Package):
+        from modelexport.api.package_writing import select_package
+
+        if named is not None:
+            raise UserError("--named takes one file, and not a package", "Give one of the .onnx files in it.")
+        return select_package(source, query, dialect, settings, None if output is None else Path(output), force=force)
+    return _select_nodes(source, query, chosen, settings, output, named)
+
+
+def _select_nodes(
+    source: str | Path,
+    query: str | Sequence[str],
+    chosen: Dialect,
+    settings: Settings,
+    output: str | Path | None,
+    named: str | Path | None,
+) -> Selected:
     targets = _targets(chosen, output, named)
     _check_settings(chosen, settings)
     opened = open_file(Path(source))
