@@ -11,7 +11,7 @@ from tests.support.overlaid_pages import profile_text
 from tests.support.packages import DECODER, PackageRecipe, folder_content, package_path
 
 import modelexport as mx
-from modelexport.api.package_view import share_overlays
+from modelexport.api.package_reading import share_overlay_paths
 
 __all__ = ["package_path"]
 
@@ -88,7 +88,7 @@ def test_an_overlay_is_laid_over_the_file_that_it_is_about(
         overlay.write_text(text, encoding="utf-8")
 
     write_profile("encoder_model.onnx")
-    laid = share_overlays(package, [overlay])
+    laid = share_overlay_paths(package, [overlay])
     assert [*laid] == ["encoder"]
     assert mx.view(package, overlays=[overlay]).size
     write_profile("vision_model.onnx")

@@ -9,14 +9,15 @@ inlined. Nothing here needs torch, runs a model or reads a weight. https://onnx.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import as_sequence
-from modelexport.api.package import Package
+from modelexport.api.package import Component, Package
+from modelexport.api.package_writing import copy_component, rewrite_package
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import RecordMismatch, RecordUnreadable, UserError
 from modelexport.graph.file import metadata
@@ -36,9 +37,6 @@ from modelexport.record.results.files import Flattening, FlattenResult, Folding,
 from modelexport.transform.fold.fold import FoldedModel, fold_model, restore_model
 from modelexport.transform.fold.inlining import inline_functions
 from modelexport.transform.fold.recipe import write_recipe
-
-if TYPE_CHECKING:
-    from modelexport.api.package_writing import StrippedPackage
 
 _KEYS = (*metadata.NODE_KEYS, *metadata.MODEL_KEYS)
 
@@ -191,6 +189,14 @@ class Stripped:
     absent: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class StrippedPackage:
+    """The package that was written, and by component what was removed from its file."""
+
+    package: Package
+    components: Mapping[str, Stripped]
+
+
 @overload
 def strip(
     source: str | Path,
@@ -224,9 +230,7 @@ def strip(
     force              for a package: write into a folder that is not empty
     """
     if isinstance(source, Package):
-        from modelexport.api.package_writing import strip_package
-
-        return strip_package(source, Path(output), keep=keep, exporter_metadata=exporter_metadata, force=force)
+        return _strip_package(source, Path(output), keep=keep, exporter_metadata=exporter_metadata, force=force)
     target = Path(output)
     kept = parse_kept_keys(keep)
     ensure_model_target(target)
@@ -234,6 +238,25 @@ def strip(
     model = open_tagged(Path(source))
     stripped = strip_model(model, kept, exporter_metadata=exporter_metadata)
     return replace(stripped, files=save_model(model, target))
+
+
+def _strip_package(
+    package: Package, output: Path, *, keep: Sequence[str] = (), exporter_metadata: bool = False, force: bool = False
+) -> StrippedPackage:
+    """Every file without the record and the keys on its nodes; the rest of the package as it was."""
+    kept = parse_kept_keys(keep)
+    stripped: dict[str, Stripped] = {}
+
+    def write(component: Component, target: Path) -> None:
+        copy_component(component, target)
+        model = open_tagged(target)
+        removal = strip_model(model, kept, exporter_metadata=exporter_metadata)
+        save_model(model, target)
+        stripped[component.name] = removal
+
+    written = rewrite_package(package, output, write, force=force)
+    components = {name: replace(item, files=(written[name].path,)) for name, item in stripped.items()}
+    return StrippedPackage(written, components)
 
 
 def strip_model(model: TaggedFile, kept: frozenset[str], *, exporter_metadata: bool = False) -> Stripped:

@@ -1,10 +1,9 @@
-"""Writing verbs on packages: a folder from a package, with what the verb makes of each file.
+"""Writing from packages: a folder with what a verb makes of each component, complete or not there at all.
 
-    strip_package(package, Path("plain"))            a package from a package: every file of it, the files changed
-    convert_package(package, Path("graphs"), "dot")  graphs/encoder.dot, graphs/decoder.dot
+    rewrite_package(package, Path("plain"), write)   a package again: `write` is given a component and a path
 
-`rewrite_package` is for verbs whose result is a package again: it copies what is not a component (configuration,
-tokenizer, …), has each component written, and describes the folder anew. All of it appears at once, or nothing does.
+It copies what is not a component (configuration, tokenizer, …), has each component written, and describes the folder
+anew. Verbs whose result is no package stage a folder themselves (`staged_folder`) and return a `WrittenFolder`.
 """
 
 from __future__ import annotations
@@ -14,24 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modelexport.api.convert import convert
-from modelexport.api.fold import Stripped, parse_kept_keys, strip_model
-from modelexport.api.options import as_sequence
 from modelexport.api.package import Component, Package, open_package
-from modelexport.api.package_reading import answer_package
-from modelexport.api.package_view import share_overlay_paths
-from modelexport.api.select import Selected, select
-from modelexport.errors import FileUnwritable, UserError
+from modelexport.errors import FileUnwritable
 from modelexport.graph.file.external import data_files
 from modelexport.graph.file.folder import staged_folder
 from modelexport.graph.file.metadata import sidecar_path
 from modelexport.graph.file.package import write_package
 from modelexport.graph.file.reading import open_model
-from modelexport.graph.file.tagged_file import open_tagged
-from modelexport.graph.file.writing import save_model
 from modelexport.record.package import ComponentInfo, PackageInfo
-from modelexport.show.formats.catalogue import NETRON
-from modelexport.transform.select.dialect import Settings
 
 WriteComponent = Callable[[Component, Path], object]
 
@@ -109,33 +98,6 @@ def copy_component(component: Component, target: Path) -> None:
 
 
 @dataclass(frozen=True)
-class StrippedPackage:
-    """The package that was written, and by component what was removed from its file."""
-
-    package: Package
-    components: Mapping[str, Stripped]
-
-
-def strip_package(
-    package: Package, output: Path, *, keep: Sequence[str] = (), exporter_metadata: bool = False, force: bool = False
-) -> StrippedPackage:
-    """Every file without the record and the keys on its nodes; the rest of the package as it was."""
-    kept = parse_kept_keys(keep)
-    stripped: dict[str, Stripped] = {}
-
-    def write(component: Component, target: Path) -> None:
-        copy_component(component, target)
-        model = open_tagged(target)
-        removal = strip_model(model, kept, exporter_metadata=exporter_metadata)
-        save_model(model, target)
-        stripped[component.name] = removal
-
-    written = rewrite_package(package, output, write, force=force)
-    components = {name: replace(item, files=(written[name].path,)) for name, item in stripped.items()}
-    return StrippedPackage(written, components)
-
-
-@dataclass(frozen=True)
 class WrittenFolder:
     """A folder with what a verb made of every component.
 
@@ -150,111 +112,5 @@ class WrittenFolder:
     notes: tuple[str, ...] = ()
 
 
-# What other programs know a format by.
-_ENDINGS = {"model-explorer": "json", "graphml": "graphml", "dot": "dot", "mermaid": "mmd", "csv": "csv"}
-
-
-@dataclass(frozen=True)
-class ConvertOptions:
-    """Those of `convert`: how deep modules are shown, what is laid over them, what they are compared with."""
-
-    depth: int | None = None
-    overlays: Sequence[Path] = ()
-    against: Package | None = None
-
-
-def convert_package(
-    package: Package, output: Path, to: str, options: ConvertOptions, *, force: bool = False
-) -> WrittenFolder:
-    """One file for each component, named after it; for netron, a package whose nodes are named after their modules."""
-    if to == NETRON:
-        return _write_netron_package(package, output, options, force=force)
-    ensure_apart_from(package, output)
-    laid, against = share_overlay_paths(package, options.overlays), options.against
-    names: dict[str, list[str]] = {}
-    notes: list[str] = []
-    with staged_folder(output, force=force) as folder:
-        for name, component in package.components.items():
-            other = against[name].path if against is not None and name in against else None
-            target = folder / f"{name}.{_ENDINGS[to]}"
-            overlays = laid.get(name, ())
-            converted = convert(component.path, target, to, depth=options.depth, overlays=overlays, against=other)
-            notes += [f"{name}: {note}" for note in converted.notes]
-            names[name] = [path.name for path in converted.files]
-    return WrittenFolder(output, _place(names, output), notes=tuple(notes))
-
-
-def _write_netron_package(package: Package, output: Path, options: ConvertOptions, *, force: bool) -> WrittenFolder:
-    if options.overlays or options.against is not None:
-        raise UserError(f"{NETRON} has no overlays and nothing to compare with", "Use them with --to model-explorer.")
-    notes: list[str] = []
-
-    def write(component: Component, target: Path) -> None:
-        notes.extend(convert(component.path, target, NETRON, depth=options.depth).notes)
-
-    written = rewrite_package(package, output, write, force=force)
-    files = {name: (component.path,) for name, component in written.components.items()}
-    return WrittenFolder(output, files, notes=tuple(notes))
-
-
-_SELECTION_ENDINGS = {"ort-exclude": "json", "olive-split": "json", "modelopt": "json", "layer-ann": "onnx"}
-
-
-_SELECTION_ENDINGS = {"ort-exclude": "json", "olive-split": "json", "modelopt": "json", "layer-ann": "onnx"}
-
-
-def select_package(
-    package: Package,
-    query: str | Sequence[str],
-    dialect: str,
-    settings: Settings,
-    output: Path | None = None,
-    *,
-    force: bool = False,
-) -> WrittenFolder:
-    """What another tool is told about every component in which the queries select something.
-
-    Several components are several files in a folder; the selection of a single one can do without.
-    """
-    chosen = _find_selected(package, as_sequence(query))
-    if output is None and len(chosen) > 1:
-        raise UserError(
-            f"the query selects nodes of {', '.join(chosen)}, and a tool is told about one file at a time",
-            "Say which folder the lists go to: -o FOLDER; or give one of the .onnx files.",
-        )
-
-    def select_in(name: str, target: Path | None) -> Selected:
-        path, device, label = package[name].path, settings.devices, settings.labels
-        precision = settings.precision
-        return select(path, query, dialect, output=target, precision=precision, device=device, label=label)
-
-    notes = [f"nothing is selected in {name}" for name in package if name not in chosen]
-    if output is None:
-        selected = select_in(chosen[0], None)
-        return WrittenFolder(None, {}, selected.text, (*notes, *selected.notes))
-    ensure_apart_from(package, output)
-    names: dict[str, list[str]] = {}
-    with staged_folder(output, force=force) as folder:
-        for name in chosen:
-            selected = select_in(name, folder / f"{name}.{_SELECTION_ENDINGS.get(dialect, 'txt')}")
-            names[name] = [path.name for path in selected.files]
-            notes += [f"{name}: {note}" for note in (*selected.notes, f"{len(selected.nodes)} nodes selected")]
-    return WrittenFolder(output, _place(names, output), notes=tuple(notes))
-
-
-def _find_selected(package: Package, queries: Sequence[str]) -> list[str]:
-    """Components in which every query means something. A name must be that of something in one of the files."""
-    if not queries:
-        raise UserError("there is no query", "Give one, such as op=MatMul.")
-    answers = [answer_package(package, text) for text in queries]
-    chosen = [name for name in package if all(answer.components[name].nodes for answer in answers)]
-    if not chosen:
-        texts = ", ".join(answer.query for answer in answers)
-        reasons = dict.fromkeys(remark for answer in answers for remark in answer.remarks)
-        hint = "; ".join(reasons) or "No file has nodes for all of the queries."
-        raise UserError(f"nothing is selected in any file of {package.folder}: {texts}", hint)
-    return chosen
-
-
-def _place(names: Mapping[str, Sequence[str]], folder: Path) -> dict[str, tuple[Path, ...]]:
+def place_files(names: Mapping[str, Sequence[str]], folder: Path) -> dict[str, tuple[Path, ...]]:
     return {component: tuple(folder / name for name in files) for component, files in names.items()}

@@ -3,7 +3,8 @@
     view("bert.onnx", overlays=["profile.json"])      # bert.html, modules coloured by their time
     view(open_package("qwen3/"))                      # qwen3.html, with a switch between its files
 
-Nothing here needs torch or runs a model, and only comparing two files reads weights.
+On the page of a package, what is opened is a module path, which means the same module in every file: the switch keeps
+it. Nothing here needs torch or runs a model, and only comparing two files reads weights.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modelexport.api.opening import note_source, open_file
-from modelexport.api.package import Package, ensure_packages
+from modelexport.api.package import Component, Package, ensure_packages
+from modelexport.api.package_reading import ensure_package_axes, open_files, share_overlay_paths
 from modelexport.api.read import ensure_axes, ensure_sizes
 from modelexport.api.writing import ensure_spared
 from modelexport.errors import some_of
@@ -23,6 +25,7 @@ from modelexport.graph.file.atomic import write_atomically
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.types import AxisSizes, input_dims
 from modelexport.inspect.cost.totals import count
+from modelexport.inspect.package.cost import count_package
 from modelexport.record.results.cost import Cost
 from modelexport.show.data.overlays import Overlay, Profiled, read_overlay
 from modelexport.show.page.data import MOST_NODES, PageSubject, page_data
@@ -100,12 +103,10 @@ def make_page(
     ensure_sizes(sizes, least=1)
     overlay_paths = [Path(overlay) for overlay in overlays]
     if isinstance(file, Package) or isinstance(against, Package):
-        from modelexport.api.package_view import make_package_page
-
         if isinstance(file, Package) and against is None:
-            return make_package_page(file, overlay_paths, None, sizes)
+            return _make_package_page(file, overlay_paths, None, sizes)
         package, other = ensure_packages(file, against or "nothing")
-        return make_package_page(package, overlay_paths, other, sizes)
+        return _make_package_page(package, overlay_paths, other, sizes)
     path = Path(file)
     opened = open_file(path)
     laid = [read_overlay(overlay, opened.provenance.hierarchy) for overlay in overlay_paths]
@@ -113,16 +114,16 @@ def make_page(
     cost = count(str(file), opened, opened.provenance, {})
     ensure_axes(cost, sizes)
     compared = None if against is None else Path(against)
-    subject = describe_subject(opened, cost, sizes, laid, compared)
-    return fit_page([subject], lambda nodes, notes: page_html(path.name, subject_data(subject, nodes, notes)))
+    subject = _describe_subject(opened, cost, sizes, laid, compared)
+    return _fit_page([subject], lambda nodes, notes: page_html(path.name, _subject_data(subject, nodes, notes)))
 
 
-def subject_data(subject: PageSubject, nodes: bool, notes: Sequence[str]) -> Json:
+def _subject_data(subject: PageSubject, nodes: bool, notes: Sequence[str]) -> Json:
     """The data of one file, with these notes before its own."""
     return page_data(replace(subject, notes=(*notes, *subject.notes)), nodes=nodes)
 
 
-def describe_subject(
+def _describe_subject(
     opened: TaggedFile, cost: Cost, at: Mapping[str, int], overlays: Sequence[Overlay], against: Path | None
 ) -> PageSubject:
     """All that a page says of a file."""
@@ -137,6 +138,48 @@ def describe_subject(
     return PageSubject(opened.path.name, opened, facts, notes, cost, sizes, overlays, differences)
 
 
+def _make_package_page(
+    package: Package, overlays: Sequence[Path], against: Package | None, at: Mapping[str, int]
+) -> Page:
+    """The page of a package; `against` is another one, compared component by component."""
+    files = open_files(package)
+    # Without sizes, as in the page of a file; names of axes are checked over all files.
+    counted = count_package(str(package.folder), package.info, files, {})
+    ensure_package_axes(counted, at)
+    laid = share_overlay_paths(package, overlays)
+    notes = tuple(_note_absent(package))
+    subjects = {}
+    for name, component in package.components.items():
+        hierarchy = component.provenance.hierarchy
+        own = [read_overlay(path, hierarchy) for path in laid.get(name, ())]
+        subject = _describe_component(component, counted.components[name], at, own, against)
+        subjects[name] = replace(subject, notes=(*notes, *subject.notes))
+
+    def write(nodes: bool, notes: Sequence[str]) -> str:
+        return page_html(package.folder.resolve().name, _join_data(subjects, nodes, notes))
+
+    return _fit_page(list(subjects.values()), write)
+
+
+def _join_data(subjects: Mapping[str, PageSubject], nodes: bool, notes: Sequence[str]) -> Json:
+    data = ((name, _subject_data(subject, nodes, notes)) for name, subject in subjects.items())
+    return {"components": [{"name": name, "data": document} for name, document in data]}
+
+
+def _describe_component(
+    component: Component, cost: Cost, at: Mapping[str, int], overlays: Sequence[Overlay], other: Package | None
+) -> PageSubject:
+    names = {axis.name for axis in cost.axes}
+    sizes = {name: size for name, size in at.items() if name in names}
+    against = other[component.name].path if other is not None and component.name in other else None
+    return _describe_subject(component.file, cost, sizes, overlays, against)
+
+
+def _note_absent(package: Package) -> Iterator[str]:
+    for module in package.info.absent:
+        yield f"{module.path or '(model)'} ({module.class_name}) is in no file of the package: {module.reason}."
+
+
 def serve_page(page: Page, port: int, announce: Callable[[str], object]) -> None:
     """Serve a page on this machine until somebody interrupts; `announce` gets its address."""
     with PageServer(page.html, port) as server:
@@ -145,7 +188,7 @@ def serve_page(page: Page, port: int, announce: Callable[[str], object]) -> None
             server.serve_forever()
 
 
-def fit_page(subjects: Sequence[PageSubject], write: Callable[[bool, Sequence[str]], str]) -> Page:
+def _fit_page(subjects: Sequence[PageSubject], write: Callable[[bool, Sequence[str]], str]) -> Page:
     """With nodes if that is not too much for one page. `write` makes it with nodes or without, and with these notes."""
     nodes = sum(len(subject.file.provenance.nodes) for subject in subjects)
     notes = tuple(dict.fromkeys(note for subject in subjects for note in subject.notes))
