@@ -24,8 +24,9 @@ from modelexport.capture.generation.decoder_step import MASK, DecoderStep, PastL
 from modelexport.capture.generation.steps import Generation, RecordedCall, enlarge_inputs, merge_calls, record_steps
 from modelexport.capture.generation.windows import exportable_windows
 from modelexport.errors import ExportFailed, InputError
+from modelexport.record.package import Axis
 
-BATCH, SEQUENCE, PAST, TOTAL, WINDOW = "batch", "sequence", "past_sequence", "total_sequence", "past_window"
+BATCH, SEQUENCE, PAST, TOTAL, WINDOW = Axis.BATCH, Axis.SEQUENCE, Axis.PAST, Axis.TOTAL, Axis.WINDOW
 
 
 @dataclass(frozen=True)
