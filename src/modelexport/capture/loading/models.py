@@ -29,8 +29,9 @@ from types import ModuleType
 import torch
 
 from modelexport.capture.isolation import seed_torch
+from modelexport.capture.loading.dtypes import convert_module, torch_dtype
 from modelexport.capture.loading.pretrained import load_config_file, load_folder, load_hub
-from modelexport.capture.loading.third_party import LoadedModel, explain_failure, summarize_error, torch_dtype
+from modelexport.capture.loading.third_party import LoadedModel, explain_failure, summarize_error
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName
 from modelexport.record.model_source import ModelSource
 
@@ -52,7 +53,17 @@ def load_entry_point(source: str, options: ModelSource) -> LoadedModel:
             result = _call_builder(builder, source)
     module, inputs = _split_result(result, source)
     dtype = torch_dtype(options.dtype)
-    return LoadedModel(module if dtype is None else module.to(dtype), source, inputs=inputs)
+    if dtype is not None:
+        module = convert_module(module, dtype, own=True)
+    return LoadedModel(module, source, inputs=inputs, dtype=dtype)
+
+
+def adopt_module(module: torch.nn.Module, options: ModelSource) -> LoadedModel:
+    """A live module of the user's, as it is; a converted copy where a type is named."""
+    dtype = torch_dtype(options.dtype)
+    if dtype is not None:
+        module = convert_module(module, dtype, own=False)
+    return LoadedModel(module, type(module).__name__, dtype=dtype or torch_dtype(options.file_dtype))
 
 
 @contextmanager
