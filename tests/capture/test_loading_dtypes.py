@@ -100,7 +100,7 @@ def test_a_file_that_is_no_checkpoint_has_no_type(tmp_path: Path, content: bytes
 
 
 def test_an_unknown_type(half: Path) -> None:
-    with pytest.raises(UnknownName, match="float16"):
+    with pytest.raises(UnknownName, match="float64"):
         load(half, dtype="float61")
 
 
