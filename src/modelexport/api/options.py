@@ -76,7 +76,7 @@ class VerifyOptions:
         return max(self.samples, len(self.source.samples)) > 1
 
 
-EXPORTERS = ("dynamo", "torchscript")
+EXPORTERS = ("dynamo", "transformers", "torchscript")
 FX_GRAPHS: tuple[FxKind, ...] = ("torch_export", "symbolic_trace")
 _BOTH = "both"
 _Item = TypeVar("_Item", str, str | Path)

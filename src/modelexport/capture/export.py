@@ -6,7 +6,7 @@
     probe_operators(run, …)    a second run, operators recorded    -> ProbedRun, for strategies that judge by a run
     OutputChecker(path, run)   the written file in ONNX Runtime    -> OutputCheck
 
-A new exporter is a module beside dynamo.py and torchscript.py with one function
+A new exporter is a module beside dynamo.py, transformers_exporter.py and torchscript.py with one function
 `export_NAME(model, arguments, request) -> Exported`; `export_traced` chooses between them by name, and the command
 line offers it once it is among the choices of `--exporter`. A new kind of model source is a loader in
 loading/models.py, a new kind of model input a recipe in inputs/make.py.
@@ -49,6 +49,7 @@ from modelexport.capture.loading.models import adopt_module, load_model
 from modelexport.capture.loading.third_party import LoadedModel
 from modelexport.capture.onnxruntime.session import open_session, run_session
 from modelexport.capture.torchscript import export_torchscript, export_unfolded
+from modelexport.capture.transformers_exporter import export_transformers
 from modelexport.errors import InputError, RuntimeFailed
 from modelexport.graph.difference import adapt_tolerance, describe_tolerance, measure
 from modelexport.graph.index import Graph
@@ -130,10 +131,13 @@ def _try_probe(run: TracedRun, arguments: CallArguments) -> ProbedRun | None:
 def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Exported:
     request = replace(request, output_names=run.output_names)
     with isolate_model(run.model, request.verbose):
+        arguments = run.arguments.copy_tensors()
         if exporter == "dynamo":
-            exported = export_dynamo(run.model, run.arguments.copy_tensors(), request, run.hierarchy)
+            exported = export_dynamo(run.model, arguments, request, run.hierarchy)
+        elif exporter == "transformers":
+            exported = export_transformers(run.model, arguments, request, run.hierarchy)
         else:
-            exported = export_torchscript(run.model, run.arguments.copy_tensors(), request)
+            exported = export_torchscript(run.model, arguments, request)
     notes = (*exported.notes, *_input_notes(exported, run.arguments), *_opset_notes(exported, request.opset))
     return replace(exported, notes=notes)
 

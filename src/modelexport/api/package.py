@@ -1,0 +1,100 @@
+"""Package: an opened folder of ONNX files that make one model together. No torch, no run, no weight is read.
+
+    package = open_package("qwen3/")
+    package.files                                                  every file, modelexport.json among them
+    package["decoder"].attribution("node_MatMul_54").module        'model.layers.0.self_attn.q_proj'
+    package.provenance.components_of("model.layers.0")             ('decoder',)
+
+Every component is a file like any other: all that takes a file takes `package["decoder"].path`. What joins them is in
+`package.info`: links, cache pairs, digests, modules that are in no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from modelexport.api.opening import open_file
+from modelexport.errors import UnknownName
+from modelexport.graph.file.package import find_file, read_package
+from modelexport.graph.file.tagged_file import TaggedFile
+from modelexport.record.package import PACKAGE_FILE, ComponentInfo, PackageInfo
+from modelexport.record.package_provenance import PackageProvenance
+from modelexport.record.provenance import Attribution, Provenance
+
+
+@dataclass(frozen=True, eq=False)
+class Component:
+    """One file of a package, opened when it is first asked.
+
+    info  what the package says of it: its inputs, outputs and cache pairs
+    path  of the .onnx file
+    """
+
+    info: ComponentInfo
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @cached_property
+    def file(self) -> TaggedFile:
+        return open_file(self.path)
+
+    @property
+    def provenance(self) -> Provenance:
+        """What is known about the file, for exactly the nodes that it has."""
+        return self.file.provenance_with_edges
+
+    def attribution(self, name_or_key: str) -> Attribution:
+        return self.provenance.attribution(name_or_key)
+
+
+@dataclass(frozen=True, eq=False)
+class Package:
+    """A folder with `modelexport.json` whose files are there in their recorded sizes."""
+
+    folder: Path
+    info: PackageInfo
+
+    @cached_property
+    def components(self) -> Mapping[str, Component]:
+        """By name, in the order in which the package lists them."""
+        return {item.name: Component(item, find_file(self.folder, item.file)) for item in self.info.components}
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files of the package, its description first."""
+        return (self.folder / PACKAGE_FILE, *(find_file(self.folder, name) for name in self.info.files))
+
+    def __getitem__(self, name: str) -> Component:
+        if name not in self.components:
+            raise UnknownName("component", name, self.components)
+        return self.components[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.components)
+
+    def __len__(self) -> int:
+        return len(self.components)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.components
+
+    @cached_property
+    def provenance(self) -> PackageProvenance:
+        """One module tree over all components, and which of them have nodes of a module."""
+        records = {name: component.provenance for name, component in self.components.items()}
+        return PackageProvenance(records, self.info.absent)
+
+
+def open_package(folder: str | Path) -> Package:
+    """Open a folder with `modelexport.json`. A file that is missing, exchanged or truncated is FileUnreadable.
+
+    Sizes are looked at; `validate` also compares digests, for which it reads every file.
+    """
+    path = Path(folder)
+    return Package(path, read_package(path))
