@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,7 @@ def test_a_live_module_is_copied_to_be_converted() -> None:
 
 def test_a_module_that_cannot_be_copied() -> None:
     module = Scaled()
-    module.lines = (line for line in ())  # type: ignore[assignment]
+    module.lock = threading.Lock()  # type: ignore[assignment]
     with pytest.raises(ModelUnloadable, match=r"cannot be copied(.|\n)*Convert it yourself"):
         convert_module(module, torch.float16, own=False)
 

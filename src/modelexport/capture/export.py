@@ -50,7 +50,7 @@ from modelexport.capture.loading.third_party import LoadedModel
 from modelexport.capture.onnxruntime.session import open_session, run_session
 from modelexport.capture.torchscript import export_torchscript, export_unfolded
 from modelexport.capture.transformers_exporter import export_transformers
-from modelexport.errors import InputError, RuntimeFailed
+from modelexport.errors import InputError, ModelUnloadable, RuntimeFailed
 from modelexport.graph.difference import adapt_tolerance, describe_tolerance, measure
 from modelexport.graph.index import Graph
 from modelexport.graph.missing_types import USE_FLOAT32, explain_missing_type
@@ -189,6 +189,11 @@ def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
     with step("load"):
         live = model if isinstance(model, torch.nn.Module) else None
         loaded = load_model(str(model), source) if live is None else adopt_module(live, source)
+    if loaded.parts:
+        raise ModelUnloadable(
+            f"{loaded.source!r} returns several modules ({', '.join(loaded.parts)}), and one file has one",
+            "Give a folder as output (-o FOLDER), or a callable that returns one of them.",
+        )
     with step("inputs"):
         return _bind_inputs(loaded, source)
 

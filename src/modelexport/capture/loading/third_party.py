@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ class LoadedModel:
     `folder` is the local folder, None for hub ids and callables; `processing` is where a tokenizer or a
     processor may be found: the folder or the hub id. `inputs` are the keyword inputs that a callable returned
     with its module. `notes` are what the user should know, such as random weights. `dtype` is the type that weights
-    were put into, and inputs have to be in; None where they have their own.
+    were put into, and inputs have to be in; None where they have their own. `parts` are the inputs of each child of the
+    module, where a callable returned several modules: then it is never called as a whole (`parts.py`).
     """
 
     module: torch.nn.Module
@@ -40,6 +41,7 @@ class LoadedModel:
     notes: tuple[str, ...] = ()
     processing: str | Path | None = None
     dtype: torch.dtype | None = None
+    parts: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
 
 _LONGEST_REASON = 600  # characters: transformers lists every class that it knows in some of its errors
