@@ -24,6 +24,7 @@ from modelexport.api.options import (
     parse_embedding,
     parse_fx_graphs,
     parse_tag_policy,
+    parse_tolerance,
 )
 from modelexport.api.signals import Recorded, SignalOptions, record_signals
 from modelexport.api.writing import write_tagged
@@ -35,7 +36,7 @@ from modelexport.attribute.judge import (
     find_ambiguous_calls,
 )
 from modelexport.attribute.strategies import CATALOGUE, NAMES, strategies_named
-from modelexport.errors import UserError
+from modelexport.errors import RuntimeFailed, UserError
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.types import dynamic_axes_of
@@ -81,8 +82,8 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     names: str = "torch",
     strip_exporter_metadata: bool = False,
     no_check: bool = False,
-    atol: float = 1e-4,
-    rtol: float = 1e-4,
+    atol: float | None = None,
+    rtol: float | None = None,
     jit_graph: str | Path | None = None,
     fx_graph: str | None = None,
     verbose: bool = False,
@@ -104,8 +105,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
         policy=parse_tag_policy(tag_policy, torch_nn, torch_nn_exception, keep, drop),
         embed=parse_embedding(embed, names, strip_exporter_metadata),
         check=not no_check,
-        atol=atol,
-        rtol=rtol,
+        tolerance=parse_tolerance(atol, rtol),
         verbose=verbose,
         fx_graph=parse_fx_graphs(fx_graph),
         jit_graph=None if jit_graph is None else Path(jit_graph),
@@ -231,10 +231,11 @@ class _Export:
 
         if not runtime_installed():
             return None, ("outputs not compared with PyTorch: onnxruntime is not installed",)
-        checker = OutputChecker(self.path, run, self.options.atol, self.options.rtol)
-        if not checker.can_run:
-            return None, ("outputs not compared with PyTorch: ONNX Runtime takes no bfloat16 from outside",)
-        check = checker.check()
+        checker = OutputChecker(self.path, run, self.options.tolerance, model.proto)
+        try:
+            check = checker.check()
+        except RuntimeFailed as error:  # the file may well run on another machine
+            return None, (f"outputs not compared with PyTorch: {error.message}. {error.hint}",)
         # Wrong numbers at the given sizes say nothing new at others.
         if not check.ok:
             return check, ()
