@@ -87,8 +87,8 @@ def find_decoder(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> 
     large = _capture(model, enlarge_inputs(inputs), first=4, steps=2)
     call = model.forward
     layouts = tuple(_lay_out(small))
-    sample, shapes = _sample(small.merged, layouts), _shapes(large, layouts)
-    axes = _name_axes(sample, shapes, small, large)
+    sample = _sample(small.merged, layouts)
+    axes = _name_axes(sample, _sample_of(large, layouts), small, large)
     _name_windows(axes, layouts)
     constants = {name: value for name, value in small.merged.items() if value is not None and not cache_tensors(value)}
     step = DecoderStep(call, constants, layouts, _find_past_length(axes))
@@ -98,7 +98,8 @@ def find_decoder(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> 
         with suppress(Exception):
             uniform = replace(step, written=_written_inputs(step, sample))
             if _is_uniform(uniform, small, sample, axes):
-                return (EntryPoint("decoder", uniform, sample, axes, pairs),)
+                others = (_sample_of(large, layouts), _first_call(small, layouts, axes))
+                return (EntryPoint("decoder", uniform, sample, axes, pairs, others),)
         single, sample, axes = _single_step(step, small, axes)
         with suppress(Exception):
             single = replace(single, written=_written_inputs(single, sample))
@@ -176,14 +177,14 @@ def _sample(arguments: Mapping[str, Any], layouts: Sequence[TensorLayout]) -> di
     return {**plain, **{name: tensor for layout in layouts for name, tensor in layout.sample.items()}}
 
 
-def _shapes(capture: _Capture, layouts: Sequence[TensorLayout]) -> dict[str, torch.Size]:
+def _sample_of(capture: _Capture, layouts: Sequence[TensorLayout]) -> dict[str, torch.Tensor]:
+    """The tensors of another capture, under the same names."""
     arguments = capture.merged
-    filled = [replace(layout, template=arguments[layout.argument]) for layout in layouts]
-    return {name: tensor.shape for name, tensor in _sample(arguments, filled).items()}
+    return _sample(arguments, [replace(layout, template=arguments[layout.argument]) for layout in layouts])
 
 
 def _name_axes(
-    sample: Mapping[str, torch.Tensor], shapes: Mapping[str, torch.Size], small: _Capture, large: _Capture
+    sample: Mapping[str, torch.Tensor], enlarged: Mapping[str, torch.Tensor], small: _Capture, large: _Capture
 ) -> dict[str, dict[int, str]]:
     """Axes whose size differs between two captures, by what else has these sizes."""
     batch = tuple(len(capture.run.tokens) for capture in (small, large))
@@ -191,7 +192,7 @@ def _name_axes(
     names = {batch: BATCH, past: PAST, steps: SEQUENCE, (past[0] + steps[0], past[1] + steps[1]): TOTAL}
     axes: dict[str, dict[int, str]] = {}
     for name, tensor in sample.items():
-        pairs = enumerate(zip(tensor.shape, shapes[name], strict=True))
+        pairs = enumerate(zip(tensor.shape, enlarged[name].shape, strict=True))
         axes[name] = {axis: names.get(pair, f"{name}_{axis}") for axis, pair in pairs if pair[0] != pair[1]}
     return axes
 
@@ -228,10 +229,17 @@ def _is_uniform(
     calls, states = capture.run.calls, [layout for layout in step.layouts if layout.present is not None]
     after, first = calls[capture.first + capture.steps].arguments, calls[1].arguments
     merged = _agree(step(**sample), capture.last, after, states)
-    prompt = _sample(calls[0].arguments, ()) | {
-        name: _empty(tensor, axes[name]) for layout in states for name, tensor in layout.sample.items()
-    }
+    prompt = _first_call(capture, step.layouts, axes)
     return merged and prompt.keys() == sample.keys() and _agree(step(**prompt), calls[0], first, states)
+
+
+def _first_call(
+    capture: _Capture, layouts: Sequence[TensorLayout], axes: Mapping[str, Mapping[int, str]]
+) -> dict[str, torch.Tensor]:
+    """The prompt, with a cache of the step that was not filled yet."""
+    caches = {name: tensor for layout in layouts if layout.present for name, tensor in layout.sample.items()}
+    empty = {name: _empty(tensor, axes[name]) for name, tensor in caches.items()}
+    return _sample(capture.run.calls[0].arguments, ()) | empty
 
 
 def _empty(tensor: torch.Tensor, axes: Mapping[int, str]) -> torch.Tensor:
