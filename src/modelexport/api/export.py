@@ -1,8 +1,10 @@
 """Export: load a model, make its inputs, and write one ONNX file (export_run.py) or a package (export_package.py).
 
-export(model, "bert.onnx")                                          one forward pass, without a cache
-export(model, "qwen3.onnx", task="text-generation-with-past")       one decoder with its cache
-export(model, "qwen3/", target="genai")                             a folder that a consumer loads: a Package
+    export(model, "bert.onnx")                                          one forward pass, without a cache
+    export(model, "qwen3.onnx", task="text-generation-with-past")       one decoder with its cache
+    export(model, "qwen3/", target="genai")                             a folder that a consumer loads: a Package
+
+An output that ends in `.onnx` is a file; every other one is a folder.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from modelexport.api.options import (
     parse_embedding,
     parse_fx_graphs,
     parse_tag_policy,
+    parse_tolerance,
 )
 from modelexport.api.package import Package
 from modelexport.attribute.strategies import NAMES
@@ -76,8 +79,8 @@ def export(  # type: ignore[misc]  # noqa: PLR0913 - overloads do not repeat the
     names: str = "torch",
     strip_exporter_metadata: bool = False,
     no_check: bool = False,
-    atol: float = 1e-4,
-    rtol: float = 1e-4,
+    atol: float | None = None,
+    rtol: float | None = None,
     jit_graph: str | Path | None = None,
     fx_graph: str | None = None,
     verbose: bool = False,
@@ -101,8 +104,7 @@ def export(  # type: ignore[misc]  # noqa: PLR0913 - overloads do not repeat the
         policy=parse_tag_policy(tag_policy, torch_nn, torch_nn_exception, keep, drop),
         embed=parse_embedding(embed, names, strip_exporter_metadata),
         check=not no_check,
-        atol=atol,
-        rtol=rtol,
+        tolerance=parse_tolerance(atol, rtol),
         verbose=verbose,
         fx_graph=parse_fx_graphs(fx_graph),
         jit_graph=None if jit_graph is None else Path(jit_graph),

@@ -167,7 +167,12 @@ def spare_inputs(output: Path | None, *inputs: Path) -> None:
 # Tuples and not decorators, because verbs combine them: what is in a tuple stands in the help text in this order.
 _LOADING = (
     click.option("--task", metavar="NAME", help="The task that chooses the Auto class, such as text-classification."),
-    click.option("--dtype", metavar="NAME", help="Load weights as float32, float16, bfloat16 or float64."),
+    click.option(
+        "--dtype",
+        metavar="NAME",
+        help="Load weights as float32, float16, bfloat16, float64, or auto: as they are stored. Default: float32, or "
+        "that of the FILE; what a callable builds keeps its own.",
+    ),
     preset_option("--device", "cpu", "Where the model runs.", metavar="NAME"),
     preset_option("--seed", 0, "For random weights and made-up inputs.", type=int),
     click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model."),
@@ -203,8 +208,8 @@ _EXPORTING = (
         "--external-data/--no-external-data", default=None, help="Weights in a file beside the model, or in it."
     ),
     click.option("--no-check", is_flag=True, help="Do not compare the file's outputs with PyTorch's."),
-    preset_option("--atol", 1e-4, "Absolute tolerance of that comparison.", type=float),
-    preset_option("--rtol", 1e-4, "Relative tolerance of that comparison.", type=float),
+    click.option("--atol", type=float, metavar="A", help="Absolute tolerance of that comparison; else by type."),
+    click.option("--rtol", type=float, metavar="R", help="Relative tolerance of that comparison; else by type."),
     file_option("--jit-graph", help="Also write the TorchScript graph, for reading."),
     click.option(
         "--fx-graph",

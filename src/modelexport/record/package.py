@@ -37,6 +37,9 @@ class Link:
     target: str
     input: str
 
+    def __str__(self) -> str:
+        return f"{self.source}.{self.output} → {self.target}.{self.input}"
+
 
 @dataclass(frozen=True)
 class StoredFile:
