@@ -174,13 +174,17 @@ Step = Callable[[str], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """A module that can be run: its arguments, the axes of theirs that shall be dynamic, and what to know about it."""
+    """A module that can be run: its arguments, the axes of theirs that shall be dynamic, and what to know about it.
+
+    others  the same tensors in other sizes, for a check of the file
+    """
 
     module: torch.nn.Module
     inputs: CallArguments
     axes: Mapping[str, Mapping[int, str]]
     source: str
     notes: tuple[str, ...] = ()
+    others: tuple[Mapping[str, torch.Tensor], ...] = ()
 
 
 def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
@@ -195,10 +199,10 @@ def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
             "Give a folder as output (-o FOLDER), or a callable that returns one of them.",
         )
     with step("inputs"):
-        return _bind_inputs(loaded, source)
+        return bind_inputs(loaded, source)
 
 
-def _bind_inputs(loaded: LoadedModel, source: ModelSource) -> PreparedModel:
+def bind_inputs(loaded: LoadedModel, source: ModelSource) -> PreparedModel:
     inputs = source.inputs
     arrays = Path(inputs) if isinstance(inputs, (str, Path)) else None
     values = inputs if arrays is None and inputs is not None else loaded.inputs
@@ -262,6 +266,11 @@ class OutputChecker:
     def frozen_values(self) -> str:
         """What goes wrong with other values; empty if nothing does: `if x.sum() > 0` took one branch in the trace."""
         return self._remark(self._run.arguments.negate_or_mask(), "inputs like the sample")
+
+    def differ(self, tensors: Mapping[str, torch.Tensor]) -> str:
+        """How the file differs from the model on these inputs; empty if it does not."""
+        sizes = ", ".join(f"{name} {'x'.join(map(str, tensor.shape))}" for name, tensor in tensors.items())
+        return self._remark(tensors, f"the sizes it was traced with, not for {sizes}")
 
     def _remark(self, tensors: Mapping[str, torch.Tensor], what: str) -> str:
         if not tensors:

@@ -192,7 +192,17 @@ _GIVEN_SEVERAL = (file_option("--inputs", multiple=True, help=f"{_ARRAYS}; repea
 _EXPORTING = (
     click.option("--static", is_flag=True, help="Fix every axis."),
     click.option("--dynamic", is_flag=True, help="Fail if batch and sequence axes cannot be dynamic."),
-    preset_option("--exporter", "dynamo", "The exporter.", metavar="dynamo|transformers|torchscript"),
+    click.option(
+        "--target",
+        metavar="genai|optimum|transformersjs",
+        help="Lay the folder out for this consumer: file names, inputs and outputs, configuration.",
+    ),
+    click.option("--force", is_flag=True, help="Write into a folder that is not empty."),
+    click.option(
+        "--exporter",
+        metavar="dynamo|transformers|torchscript",
+        help="The exporter; dynamo if not given, and transformers for models that generate.",
+    ),
     click.option("--opset", type=int, help="The opset to export to; torch's default if not given."),
     click.option(
         "--external-data/--no-external-data", default=None, help="Weights in a file beside the model, or in it."
