@@ -12,7 +12,7 @@ Every component is a file like any other: all that takes a file takes `package["
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.record.package import PACKAGE_FILE, ComponentInfo, PackageInfo
 from modelexport.record.package_provenance import PackageProvenance
 from modelexport.record.provenance import Attribution, Provenance
+from modelexport.record.results.files import ExportResult
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +61,14 @@ class Component:
 
 @dataclass(frozen=True, eq=False)
 class Package:
-    """A folder with `modelexport.json` whose files are there in their recorded sizes."""
+    """A folder with `modelexport.json` whose files are there in their recorded sizes.
+
+    exported  by component: what its export had to say; empty for a package that was opened
+    """
 
     folder: Path
     info: PackageInfo
+    exported: Mapping[str, ExportResult] = field(default_factory=dict)
 
     @cached_property
     def components(self) -> Mapping[str, Component]:
