@@ -12,7 +12,7 @@ Every component is a file like any other: all that takes a file takes `package["
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -23,22 +23,28 @@ from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.record.package import PACKAGE_FILE, ComponentInfo, PackageInfo
 from modelexport.record.package_provenance import PackageProvenance
 from modelexport.record.provenance import Attribution, Provenance
+from modelexport.record.results.files import ExportResult
 
 
 @dataclass(frozen=True, eq=False)
 class Component:
     """One file of a package, opened when it is first asked.
 
-    info  what the package says of it: its inputs, outputs and cache pairs
-    path  of the .onnx file
+    info    what the package says of it: its inputs, outputs and cache pairs
+    folder  that of the package
     """
 
     info: ComponentInfo
-    path: Path
+    folder: Path
 
     @property
     def name(self) -> str:
         return self.info.name
+
+    @property
+    def path(self) -> Path:
+        """Of the .onnx file."""
+        return find_file(self.folder, self.info.file)
 
     @cached_property
     def file(self) -> TaggedFile:
@@ -55,15 +61,19 @@ class Component:
 
 @dataclass(frozen=True, eq=False)
 class Package:
-    """A folder with `modelexport.json` whose files are there in their recorded sizes."""
+    """A folder with `modelexport.json` whose files are there in their recorded sizes.
+
+    exported  by component: what its export had to say; empty for a package that was opened
+    """
 
     folder: Path
     info: PackageInfo
+    exported: Mapping[str, ExportResult] = field(default_factory=dict)
 
     @cached_property
     def components(self) -> Mapping[str, Component]:
         """By name, in the order in which the package lists them."""
-        return {item.name: Component(item, find_file(self.folder, item.file)) for item in self.info.components}
+        return {item.name: Component(item, self.folder) for item in self.info.components}
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -28,6 +28,7 @@ class EntryPoint:
     inputs   a sample, in the order of the graph's inputs
     axes     dynamic axes of the inputs, by name
     cache    inputs that the next call gets from outputs of this one
+    others   further samples, in other sizes
     """
 
     name: str
@@ -35,6 +36,28 @@ class EntryPoint:
     inputs: Mapping[str, torch.Tensor]
     axes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     cache: tuple[CachePair, ...] = ()
+    others: tuple[Mapping[str, torch.Tensor], ...] = ()
+
+
+def rename_entry(entry: EntryPoint, rename: Callable[[str], str], axes: Mapping[str, str]) -> EntryPoint:
+    """The same entry point with other names of inputs, outputs and axes."""
+    own = {rename(name): name for name in entry.inputs}
+
+    def forward(**tensors: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        outputs = entry.forward(**{own[name]: tensor for name, tensor in tensors.items()})
+        return {rename(name): tensor for name, tensor in outputs.items()}
+
+    def renamed(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {rename(name): tensor for name, tensor in tensors.items()}
+
+    return EntryPoint(
+        entry.name,
+        forward,
+        renamed(entry.inputs),
+        {rename(n): {axis: axes.get(what, what) for axis, what in by.items()} for n, by in entry.axes.items()},
+        tuple(CachePair(rename(pair.past), rename(pair.present)) for pair in entry.cache),
+        tuple(map(renamed, entry.others)),
+    )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
     model_argument, source_option     which file, which PyTorch model
     loading_options, repeated_options how the model is loaded and what it is fed; `made_input_options` where no model is
     export_options, tagging_options   how it is exported, and how its nodes are attributed and tagged
+    force_option                      whether a package may be written into a folder that is not empty
     target_option, embed_option       the file that is written, and how much goes into it; `file_option` for other files
     preset_option, samples_option     any option with a default that is shown; how many inputs are made
     tree_options                      how much of the module tree is shown
@@ -103,6 +104,10 @@ def preset_option(name: str, default: str | float, help_text: str, **settings: A
     return click.option(name, default=default, show_default=True, help=help_text, **settings)
 
 
+def force_option(function: _Function) -> _Function:
+    return click.option("--force", is_flag=True, help="For a package: write into a folder that is not empty.")(function)
+
+
 def samples_option(default: int) -> Decorator[Any]:
     return preset_option("--samples", default, "Make so many inputs.", type=click.IntRange(min=1), metavar="N")
 
@@ -167,7 +172,12 @@ def spare_inputs(output: Path | None, *inputs: Path) -> None:
 # Tuples and not decorators, because verbs combine them: what is in a tuple stands in the help text in this order.
 _LOADING = (
     click.option("--task", metavar="NAME", help="The task that chooses the Auto class, such as text-classification."),
-    click.option("--dtype", metavar="NAME", help="Load weights as float32, float16, bfloat16 or float64."),
+    click.option(
+        "--dtype",
+        metavar="NAME",
+        help="Load weights as float32, float16, bfloat16, float64, or auto: as they are stored. Default: float32, or "
+        "that of the FILE; what a callable builds keeps its own.",
+    ),
     preset_option("--device", "cpu", "Where the model runs.", metavar="NAME"),
     preset_option("--seed", 0, "For random weights and made-up inputs.", type=int),
     click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model."),
@@ -187,14 +197,24 @@ _GIVEN_SEVERAL = (file_option("--inputs", multiple=True, help=f"{_ARRAYS}; repea
 _EXPORTING = (
     click.option("--static", is_flag=True, help="Fix every axis."),
     click.option("--dynamic", is_flag=True, help="Fail if batch and sequence axes cannot be dynamic."),
-    preset_option("--exporter", "dynamo", "The exporter.", metavar="dynamo|transformers|torchscript"),
+    click.option(
+        "--target",
+        metavar="genai|optimum|transformersjs",
+        help="Lay the folder out for this consumer: file names, inputs and outputs, configuration.",
+    ),
+    click.option("--force", is_flag=True, help="Write into a folder that is not empty."),
+    click.option(
+        "--exporter",
+        metavar="dynamo|transformers|torchscript",
+        help="The exporter; dynamo if not given, and transformers for models that generate.",
+    ),
     click.option("--opset", type=int, help="The opset to export to; torch's default if not given."),
     click.option(
         "--external-data/--no-external-data", default=None, help="Weights in a file beside the model, or in it."
     ),
     click.option("--no-check", is_flag=True, help="Do not compare the file's outputs with PyTorch's."),
-    preset_option("--atol", 1e-4, "Absolute tolerance of that comparison.", type=float),
-    preset_option("--rtol", 1e-4, "Relative tolerance of that comparison.", type=float),
+    click.option("--atol", type=float, metavar="A", help="Absolute tolerance of that comparison; else by type."),
+    click.option("--rtol", type=float, metavar="R", help="Relative tolerance of that comparison; else by type."),
     file_option("--jit-graph", help="Also write the TorchScript graph, for reading."),
     click.option(
         "--fx-graph",

@@ -61,7 +61,8 @@ def find_decoder(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> 
         with suppress(Exception):
             uniform = replace(step, written=find_written(step, sample))
             if _is_uniform(uniform, small, sample, axes):
-                return (EntryPoint("decoder", uniform, sample, axes, pairs),)
+                others = (enlarged, _first_call(small, layouts, axes))
+                return (EntryPoint("decoder", uniform, sample, axes, pairs, others),)
         single, sample, axes = _single_step(step, small, axes)
         with suppress(Exception):
             single = replace(single, written=find_written(single, sample))

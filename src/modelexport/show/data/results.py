@@ -33,6 +33,7 @@ from modelexport.inspect.compare import Comparison, CountPair, Dispute, ModuleDi
 from modelexport.inspect.query.answer import Answer
 from modelexport.inspect.validate import Finding, Validation
 from modelexport.record.lineage import Consistency, NodeOverlap, Relation, descent_of
+from modelexport.record.package import AbsentModule
 from modelexport.record.provenance import Claim, Confidence, NodeEntry, Provenance
 from modelexport.record.results import diff, files, verification
 from modelexport.record.results.cost import Amounts, Axis, Cost, ModuleCost, NodeCost
@@ -124,6 +125,8 @@ _FILE_TABLES: Tables = {
         _CONFIDENCES,
         "check notes seconds:3",
     ),
+    files.PackageExport: fields(_SCHEMA, "folder target=info.target components absent=info.absent"),
+    AbsentModule: fields("path class=class_name parameters reason"),
     OutputCheck: fields("ok max_abs_diff max_rel_diff message"),
     files.RelinkResult: fields(
         _SCHEMA,
