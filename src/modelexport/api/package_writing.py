@@ -19,8 +19,11 @@ from modelexport.graph.file.external import data_files
 from modelexport.graph.file.folder import staged_folder
 from modelexport.graph.file.metadata import sidecar_path
 from modelexport.graph.file.package import write_package
-from modelexport.graph.file.reading import open_model
+from modelexport.graph.file.reading import ModelFile, open_model
+from modelexport.graph.file.sharing import rename_data, share_data
 from modelexport.record.package import ComponentInfo, PackageInfo
+from modelexport.targets.catalogue import TARGETS, find_contract
+from modelexport.targets.contract import Contract
 
 WriteComponent = Callable[[Component, Path], object]
 
@@ -40,6 +43,7 @@ def rewrite_package(package: Package, output: Path, write: WriteComponent, *, fo
             target = folder / component.info.file
             target.parent.mkdir(parents=True, exist_ok=True)
             write(component, target)
+        settle_data(folder, [component.file for component in package.info.components], find_target(package))
         write_package(folder, _describe_written(package.info, folder))
     return open_package(output)
 
@@ -74,14 +78,35 @@ def _describe_written(info: PackageInfo, folder: Path) -> PackageInfo:
     return replace(info, components=components, links=links)
 
 
+def settle_data(folder: Path, files: Sequence[str], contract: Contract) -> None:
+    """Weights of these files as the consumer has them: once where files may share them, under the names it looks for.
+
+    To be called before the folder is described.
+    """
+    if contract.shares_data:
+        share_data((folder / file for file in files), contract.data_file("shared.onnx"))
+    for file in files:
+        rename_data(folder / file, contract.data_file(Path(file).name))
+
+
+def find_target(package: Package) -> Contract:
+    """The contract of the consumer that a package is for; a package from elsewhere may name one that is not known."""
+    target = package.info.target
+    return find_contract(target if target in TARGETS else "")
+
+
+def list_data(model: ModelFile, path: Path, folder: Path) -> tuple[str, ...]:
+    """Files with weights that a model refers to, relative to the folder of the package."""
+    return tuple(sorted(file.relative_to(folder).as_posix() for file in data_files(model.proto, path.parent)))
+
+
 def _describe_component(component: ComponentInfo, folder: Path) -> ComponentInfo:
     path = folder / component.file
     model = open_model(path)
     graph = model.graph
     inputs = tuple(name for name in graph.inputs if name not in graph.initializers)
-    data = sorted(file.relative_to(folder).as_posix() for file in data_files(model.proto, path.parent))
     cache = tuple(pair for pair in component.cache if pair.past in inputs and pair.present in graph.outputs)
-    return replace(component, inputs=inputs, outputs=graph.outputs, cache=cache, data=tuple(data))
+    return replace(component, inputs=inputs, outputs=graph.outputs, cache=cache, data=list_data(model, path, folder))
 
 
 def copy_component(component: Component, target: Path) -> None:
