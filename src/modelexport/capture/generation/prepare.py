@@ -33,6 +33,8 @@ class Components:
     entries        one for each file
     configuration  the model's own, for the consumer of the package
     folder         where files of its tokenizer lie; None for a live model
+    kind           of components, where their names do not tell it
+    beside         files of the folder that belong to the package as they are
     """
 
     module: torch.nn.Module
@@ -41,6 +43,8 @@ class Components:
     configuration: ModelConfiguration
     folder: Path | None = None
     notes: tuple[str, ...] = ()
+    kind: str = ""
+    beside: tuple[Path, ...] = ()
 
 
 Refuse = Callable[[ModelConfiguration, bool], None]
@@ -59,8 +63,8 @@ def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda 
     configuration, generates = read_configuration(loaded.module), _can_generate(loaded.module)
     refuse(configuration, generates)
     notes = loaded.notes
-    if loaded.parts:
-        entries = find_part_entries(loaded)
+    if loaded.parts or loaded.entries:
+        entries = loaded.entries or find_part_entries(loaded)
     else:
         with step("inputs"):
             prepared = bind_inputs(loaded, source)
@@ -70,7 +74,9 @@ def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda 
                 entries = find_entry_points(loaded.module, _pad_left(prepared.inputs.tensors))
         else:
             entries = (EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes),)
-    return Components(loaded.module, entries, loaded.source, configuration, loaded.folder, notes)
+    return Components(
+        loaded.module, entries, loaded.source, configuration, loaded.folder, notes, loaded.kind, loaded.beside
+    )
 
 
 def _can_generate(module: torch.nn.Module) -> bool:
