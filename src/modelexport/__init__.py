@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from modelexport.api.mission import SemanticQueryInterface as SemanticQueryInterface
     from modelexport.api.mission import UniversalHierarchyExporter as UniversalHierarchyExporter
     from modelexport.api.mission import export_hf_model_with_semantics as export_hf_model_with_semantics
+    from modelexport.api.package import Component as Component
+    from modelexport.api.package import Package as Package
+    from modelexport.api.package import open_package as open_package
     from modelexport.api.profile import profile as profile
     from modelexport.api.quantize import quantize as quantize
     from modelexport.api.read import analyze as analyze
@@ -84,6 +87,7 @@ _NAMES_BY_MODULE = {
     "api.fold": "flatten fold strip",
     "api.mission": "HierarchyExporter SemanticMapper SemanticQueryInterface UniversalHierarchyExporter "
     "export_hf_model_with_semantics",
+    "api.package": "Component Package open_package",
     "api.profile": "profile",
     "api.quantize": "quantize",
     "api.read": "analyze compare cost load query validate",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import onnx
 import pytest
 import torch
 from tests.support import nets
+from tests.support.architectures import build
 from torch import Tensor, nn
 
 import modelexport as mx
-from modelexport.errors import ExportFailed, UnknownName
+from modelexport.api.options import EXPORTERS
+from modelexport.errors import ExportFailed, ExtraMissing, UnknownName
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
@@ -116,7 +119,7 @@ def test_wrong_options_of_the_universal_exporter() -> None:
         mx.UniversalHierarchyExporter("Linear")
 
 
-@pytest.mark.parametrize("exporter", [None, "dynamo", "torchscript"])
+@pytest.mark.parametrize("exporter", [None, *EXPORTERS])
 def test_fx_first(tmp_path: Path, exporter: str | None) -> None:
     net = nets.perturbed(nets.CalledThrice())
     result = mx.UniversalHierarchyExporter(["Linear"], exporter).export(net, X, tmp_path / "net.onnx")
@@ -148,10 +151,59 @@ def test_an_exporter_that_was_asked_for_is_not_replaced(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_where_no_exporter_can_both_reasons_are_told(tmp_path: Path) -> None:
+class Running(nn.Module):
+    """torch has no ONNX for the greatest so far; transformers has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cummax(self.fc(x), dim=1)[0]
+
+
+def test_transformers_before_torchscript(tmp_path: Path) -> None:
+    result = mx.UniversalHierarchyExporter().export(nets.perturbed(Running()), X, tmp_path / "net.onnx")
+    assert result.provenance.origin.exporter == "transformers"
+    assert result.notes[0].startswith("exported by transformers: torch cannot export Running with the dynamo exporter")
+    assert result.check is not None
+    assert result.check.ok
+
+
+def test_without_transformers_there_is_one_exporter_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers.exporters.exporter_onnx", None)
+    net = nets.perturbed(Deciding())
+    result = mx.UniversalHierarchyExporter().export(net, X.abs(), tmp_path / "net.onnx")
+    assert result.provenance.origin.exporter == "torchscript"
+    with pytest.raises(ExtraMissing, match="transformers exporter"):
+        mx.UniversalHierarchyExporter(exporter="transformers").export(net, X, tmp_path / "other.onnx")
+
+
+def test_a_refusal_of_a_hugging_face_model_proposes_transformers(tmp_path: Path) -> None:
+    bert = build("bert")
+    plain = nn.Sequential(nn.Embedding(4, 4), Running())
+    for net, proposed in ((plain, "torchscript"), (Wrapping(bert), "transformers")):
+        with pytest.raises(ExportFailed) as caught:
+            mx.export(net, tmp_path / "net.onnx", inputs=torch.ones(1, 4, dtype=torch.long))
+        assert caught.value.hint == f"Try --exporter {proposed}."
+
+
+class Wrapping(nn.Module):
+    """A Hugging Face model with something of its own around it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cummax(self.inner(input_ids=x).last_hidden_state, dim=1)[0]
+
+
+def test_where_no_exporter_can_all_reasons_are_told(tmp_path: Path) -> None:
     net = nets.perturbed(Unexportable())
     with pytest.raises(ExportFailed) as caught:
         mx.UniversalHierarchyExporter().export(net, torch.rand(4, 4) + 1, tmp_path / "net.onnx")
     assert "dynamo exporter" in caught.value.message
+    assert "transformers exporter" in caught.value.message
     assert "torchscript exporter" in caught.value.message
     assert not list(tmp_path.iterdir())

@@ -12,12 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.building import to_document
+from tests.support.packages import packages
 from tests.support.profiles import lineages, profiles
 from tests.support.small_file import NODES, SmallFile, small_hierarchy
 from tests.support.verification import VERIFICATIONS
 
 from modelexport.api.read import analyze
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.package import PackageInfo
+from modelexport.record.package_document import is_inside, write_package_document
 from modelexport.record.provenance import Attribution, Claim, Confidence, Evidence, EvidenceKind, unattributed
 from modelexport.record.results.files import (
     Flattening,
@@ -153,3 +156,16 @@ def test_foldings_conform(folding: Folding, flattening: Flattening) -> None:
         text = to_json(result)
         assert text.isascii()
         jsonschema.validate(json.loads(text), schema("folding"))
+
+
+@given(packages())
+def test_descriptions_of_packages_conform(info: PackageInfo) -> None:
+    jsonschema.validate(json.loads(write_package_document(info)), schema("package"))
+
+
+@pytest.mark.parametrize(
+    "path", ["a", "onnx/a.onnx", "..a", "../a", "a/../b", "./a", "a//b", "a/", "/a", "C:a", "a\\b"]
+)
+def test_the_schema_of_packages_knows_the_same_paths(path: str) -> None:
+    rule = schema("package")["$defs"]["path"]
+    assert jsonschema.Draft202012Validator(rule).is_valid(path) is is_inside(path)

@@ -27,7 +27,7 @@ from modelexport.api.read import load, query
 from modelexport.attribute import strategies
 from modelexport.attribute.resolve import build_provenance
 from modelexport.attribute.roles.assign import assign_roles
-from modelexport.errors import ExportFailed, UnknownName, UserError
+from modelexport.errors import ExportFailed, ExtraMissing, UnknownName, UserError
 from modelexport.graph.index import MAIN, edges_of, index_model, node_key, walk_nodes
 from modelexport.graph.operators import ACTIVATIONS, CONVOLUTIONS, NORMALIZATIONS
 from modelexport.graph.protos import operator_name
@@ -145,7 +145,7 @@ class UniversalHierarchyExporter:
 
     The result's `strategy` says which of them it was, its `notes` say why.
 
-    exporter  None is dynamo, and TorchScript for what dynamo cannot export
+    exporter  None is dynamo; for what dynamo cannot export transformers, and TorchScript last
     """
 
     torch_nn_exceptions: Sequence[str] | None = None
@@ -161,17 +161,22 @@ class UniversalHierarchyExporter:
         """Model and inputs as for `modelexport.export`; `None` makes inputs from the model's configuration."""
         if self.exporter is not None:
             return self._by(self.exporter).export(model, inputs, output)
-        # dynamo first: its graph names modules node by node, TorchScript's only by scope.
-        try:
-            return self._by("dynamo").export(model, inputs, output)
-        except ExportFailed as error:
-            refusal = error
-        try:
-            result = self._by("torchscript").export(model, inputs, output)
-        except ExportFailed as error:
-            raise ExportFailed(f"{refusal.message}\n{error.message}", "No exporter is left to try.") from error
-        why = f"exported by torchscript: {shorten(refusal.message, _LONGEST_REASON, placeholder=' …')}"
-        return replace(result, notes=(why, *result.notes))
+        refusals: list[str] = []
+        # TorchScript last: graphs of the others name modules node by node, its own only by scope.
+        for exporter in EXPORTERS:
+            try:
+                result = self._by(exporter).export(model, inputs, output)
+            except (ExportFailed, ExtraMissing) as error:
+                # Without transformers, or with one that has no exporter, there is one exporter less.
+                if isinstance(error, ExtraMissing) and exporter != "transformers":
+                    raise
+                refusals.append(error.message)
+                continue
+            if not refusals:
+                return result
+            why = f"exported by {exporter}: {shorten(refusals[0], _LONGEST_REASON, placeholder=' …')}"
+            return replace(result, notes=(why, *result.notes))
+        raise ExportFailed("\n".join(refusals), "No exporter is left to try.")
 
     def _by(self, exporter: str) -> HierarchyExporter:
         return HierarchyExporter("fx_graph", self.torch_nn_exceptions, exporter, self.opset)

@@ -11,11 +11,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from modelexport.api.attach import prepare_for_file
+from modelexport.api.attach import fit_dtype, prepare_for_file
 from modelexport.api.environment import Clock, need_torch
 from modelexport.api.options import VerifyOptions
 from modelexport.api.value_comparison import RunComparison, SampleComparison, compare_stored_outputs, optimize_for_run
 from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RuntimeFailed, some_of
+from modelexport.graph.difference import measure
 from modelexport.graph.file.reading import initializer_arrays
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.operators import random_nodes
@@ -30,7 +31,7 @@ from modelexport.record.results.verification import (
 )
 from modelexport.verify.attribution import AttributionProver
 from modelexport.verify.divergence import is_rounding, merge_runs
-from modelexport.verify.numbers import ReferenceRun, measure
+from modelexport.verify.numbers import ReferenceRun
 from modelexport.verify.parameter_check import compare_parameters
 from modelexport.verify.witness import OperatorSources, find_first_difference
 
@@ -98,9 +99,10 @@ class ModelRuns:
     """
 
     def __init__(self, file: TaggedFile, options: VerifyOptions, clock: Clock) -> None:
-        self._file, self._options, self._source, self._clock = file, options, options.source, clock
-        first, *self._more = options.source.samples
-        self.prepared = prepare_for_file(file.proto, replace(options.source, inputs=first), clock)
+        self._file, self._options, self._clock = file, options, clock
+        self._source = fit_dtype(file, options.source)
+        first, *self._more = self._source.samples
+        self.prepared = prepare_for_file(file.proto, replace(self._source, inputs=first), clock)
         self._overlap_notes = _overlap_notes(file, self.prepared)
         with clock.step("trace"):
             self.first = self._traced(self.prepared)
@@ -110,7 +112,7 @@ class ModelRuns:
 
         yield self.first
         for inputs in self._more:
-            again = replace(self._source, model=self.prepared.module, inputs=inputs)
+            again = replace(self._source.with_module(self.prepared.module), inputs=inputs)
             yield self._traced(prepare_for_file(self._file.proto, again, self._clock))
         for number in range(1 + len(self._more), self._options.samples):
             yield self._trace(resample_inputs(self.first.arguments, self._source.seed + number))

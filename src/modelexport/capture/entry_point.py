@@ -10,13 +10,14 @@ hooks count from the root, mean the same module in every file:
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
+from torch.utils import _pytree as pytree
 
+from modelexport.capture.arguments import CallArguments, output_tensors
 from modelexport.record.package import CachePair
 
 
@@ -27,6 +28,7 @@ class EntryPoint:
     inputs   a sample, in the order of the graph's inputs
     axes     dynamic axes of the inputs, by name
     cache    inputs that the next call gets from outputs of this one
+    others   further samples, in other sizes
     """
 
     name: str
@@ -34,29 +36,62 @@ class EntryPoint:
     inputs: Mapping[str, torch.Tensor]
     axes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     cache: tuple[CachePair, ...] = ()
+    others: tuple[Mapping[str, torch.Tensor], ...] = ()
 
 
 @contextmanager
 def entered(model: torch.nn.Module, entry: EntryPoint) -> Iterator[None]:
-    """While this is open, calling the model calls the entry point; afterwards its own `forward` again."""
-    before = vars(model).get("forward")
+    """While this is open, calling the model calls the entry point; afterwards its own `forward` again.
+
+    Names such as `past_key_values.0.key` are no parameters of a Python function, so tensors are `**tensors`.
+    """
 
     def forward(**tensors: torch.Tensor) -> Mapping[str, torch.Tensor]:
         return entry.forward(**tensors)
 
-    # Exporters bind inputs by the signature, and have no use for `**tensors`.
-    forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(_argument(name), inspect.Parameter.KEYWORD_ONLY) for name in entry.inputs]
-    )
+    with _replace_forward(model, forward):
+        yield
+
+
+@contextmanager
+def call_by_position(
+    model: torch.nn.Module, arguments: CallArguments, at_call: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """While this is open, the model takes and returns nothing but tensors, by position: for exporters.
+
+        model(input_ids=a, past=[k, v], use_cache=False)  ->  model(a, k, v)
+
+    The original is called as `arguments` say. `at_call` is told whenever the model is called.
+    """
+    leaves, structure = pytree.tree_flatten((arguments.args, dict(arguments.kwargs)))
+    positions = [position for position, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    original = model.forward
+
+    def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        at_call()
+        filled = list(leaves)
+        for position, tensor in zip(positions, tensors, strict=True):
+            filled[position] = tensor
+        args, kwargs = pytree.tree_unflatten(filled, structure)
+        model.forward = original  # a model that calls itself does so as it is written
+        try:
+            return tuple(output_tensors(original(*args, **kwargs)).values())
+        finally:
+            model.forward = forward
+
+    with _replace_forward(model, forward):
+        yield
+
+
+@contextmanager
+def _replace_forward(model: torch.nn.Module, forward: Callable[..., object]) -> Iterator[None]:
+    """On the instance, not in a wrapping module: paths of modules and names of parameters stay as they are."""
+    own = vars(model).get("forward")
     model.forward = forward
     try:
         yield
     finally:
-        if before is None:
+        if own is None:
             del model.forward
         else:
-            model.forward = before
-
-
-def _argument(name: str) -> str:
-    return name
+            model.forward = own

@@ -29,9 +29,9 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from modelexport.capture.arguments import CallArguments, fingerprint_tensor
-from modelexport.capture.dynamo import fx_stacks
 from modelexport.capture.hierarchy import state_tensors
 from modelexport.capture.isolation import isolate_model, root_cause
+from modelexport.capture.onnx_program import fx_stacks
 from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall
 from modelexport.record.signals import Fingerprint, Trace, TracedOp
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -168,6 +169,12 @@ def exportable_moe(model: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         setter(before)
+
+
+def holds_pretrained_model(model: torch.nn.Module) -> bool:
+    """Whether any part of a model is one of transformers; transformers is not imported to find out."""
+    modeling = sys.modules.get("transformers.modeling_utils")
+    return modeling is not None and any(isinstance(part, modeling.PreTrainedModel) for part in model.modules())
 
 
 # Torch's messages begin with what is wrong; then follow graphs, user stacks and advice, often hundreds of lines.

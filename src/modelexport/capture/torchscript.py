@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
-from modelexport.capture.arguments import CallArguments, Exported, ExportRequest, output_tensors
+from modelexport.capture.arguments import CallArguments, Exported, ExportRequest
+from modelexport.capture.entry_point import call_by_position
 from modelexport.capture.hierarchy import name_scopes, read_scope_names
 from modelexport.capture.isolation import export_failed, isolate_model
 from modelexport.graph.file.reading import ModelFile, open_model, parse_model
@@ -97,38 +97,6 @@ def _torch_export(
 def _remove_folder(folder: Path | None) -> None:
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def call_by_position(
-    model: torch.nn.Module, arguments: CallArguments, at_call: Callable[[], None] = lambda: None
-) -> Iterator[None]:
-    """While this is open, the model takes its tensors by position; `at_call` is told whenever it is called."""
-    leaves, structure = pytree.tree_flatten((arguments.args, dict(arguments.kwargs)))
-    positions = [position for position, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    original = model.forward
-
-    def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        at_call()
-        filled = list(leaves)
-        for position, tensor in zip(positions, tensors, strict=True):
-            filled[position] = tensor
-        args, kwargs = pytree.tree_unflatten(filled, structure)
-        model.forward = original  # a model that calls itself does so as it is written
-        try:
-            return tuple(output_tensors(original(*args, **kwargs)).values())
-        finally:
-            model.forward = forward
-
-    own = model.__dict__.get("forward")
-    model.forward = forward
-    try:
-        yield
-    finally:
-        if own is None:
-            del model.forward
-        else:
-            model.forward = own
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """Package: a folder of ONNX files that make one model together, described by `modelexport.json` in it.
 
-    whisper/  modelexport.json            this description
-              encoder_model.onnx          component "encoder":           input_features ─► last_hidden_state
-              decoder_model.onnx          component "decoder":           input_ids, encoder_hidden_states ─► logits, present.*
-              decoder_with_past_model.onnx  component "decoder_with_past": input_ids, past_key_values.* ─► logits, present.*
+    whisper/  modelexport.json               this description
+              encoder_model.onnx             encoder: input_features ─► last_hidden_state
+              decoder_model.onnx             decoder: input_ids, encoder_hidden_states ─► logits, present.*
+              decoder_with_past_model.onnx   decoder_with_past: input_ids, past_key_values.* ─► logits, present.*
               config.json, tokenizer.json, …
 
 Component: one file and what it is for. Every component carries a record of its own; module paths in all of them are
@@ -36,6 +36,9 @@ class Link:
     output: str
     target: str
     input: str
+
+    def __str__(self) -> str:
+        return f"{self.source}.{self.output} → {self.target}.{self.input}"
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class StagedFile:
     position: int = 0
 
     def write(self, data: bytes | memoryview) -> None:
-        with _unwritable(self.target):
+        with unwritable(self.target):
             self.stream.write(data)
         self.position += len(data)
 
@@ -61,7 +61,7 @@ class Stage:
             raise FileUnwritable(f"two files would be written to {path}", "Give each of them a name of its own.")
         temporary = _temporary_beside(path)
         self._temporaries.append(temporary)  # before it exists, so that an interrupt cannot leave it behind
-        with _unwritable(path):
+        with unwritable(path):
             stream = temporary.open("xb")
         self._files.append(StagedFile(path, temporary, stream))
         return self._files[-1]
@@ -71,16 +71,16 @@ class Stage:
 
     def _commit(self) -> None:
         for file in self._files:
-            with _unwritable(file.target):
+            with unwritable(file.target):
                 _complete(file)
         replaced: list[tuple[Path, Path | None]] = []
         try:
             for file in self._files:
-                with _unwritable(file.target):
-                    replaced.append((file.target, _set_aside(file.target)))
+                with unwritable(file.target):
+                    replaced.append((file.target, set_aside(file.target)))
                     file.temporary.replace(file.target)
         except BaseException:
-            _put_back(replaced)
+            put_back(replaced)
             raise
         for aside in (aside for _, aside in replaced if aside is not None):
             with suppress(OSError):
@@ -123,7 +123,7 @@ def ensure_writable(*paths: Path) -> None:
 
 
 def _check_target(path: Path) -> None:
-    with _unwritable(path):
+    with unwritable(path):
         if path.is_dir():
             raise FileUnwritable(f"cannot write {path}: it is a folder", "Give the name of a file inside it.")
         if path.exists() and not path.is_file():
@@ -140,7 +140,8 @@ def _check_target(path: Path) -> None:
 
 
 @contextmanager
-def _unwritable(path: Path) -> Iterator[None]:
+def unwritable(path: Path) -> Iterator[None]:
+    """Failures of the file system inside become FileUnwritable, which names the path and says what to do."""
     try:
         yield
     except OSError as error:
@@ -158,7 +159,7 @@ def _complete(file: StagedFile) -> None:
         shutil.copymode(file.target, file.temporary)
 
 
-def _set_aside(path: Path) -> Path | None:
+def set_aside(path: Path) -> Path | None:
     """A second name for what is at `path` now, to go back to; None if there is nothing."""
     if not os.path.lexists(path):
         return None
@@ -170,7 +171,8 @@ def _set_aside(path: Path) -> Path | None:
     return aside
 
 
-def _put_back(replaced: list[tuple[Path, Path | None]]) -> None:
+def put_back(replaced: list[tuple[Path, Path | None]]) -> None:
+    """Undo moves: each target becomes what was set aside for it, or nothing."""
     for target, aside in reversed(replaced):
         with suppress(OSError):
             if aside is None:

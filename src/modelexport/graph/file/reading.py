@@ -95,7 +95,9 @@ def parse_model(data: bytes | bytearray | memoryview) -> ModelFile:
 def _mapped(path: Path) -> memoryview:
     try:
         if path.is_dir():
-            raise FileUnreadable(f"{path} is a folder", "Give the .onnx file inside it.")
+            from modelexport.graph.file.package import explain_folder  # only needed when something is wrong
+
+            raise explain_folder(path)
         if path.exists() and not path.is_file():
             raise FileUnreadable(f"{path} is not a regular file")
         with path.open("rb") as file:

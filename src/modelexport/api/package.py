@@ -1,0 +1,118 @@
+"""Package: an opened folder of ONNX files that make one model together. No torch, no run, no weight is read.
+
+    package = open_package("qwen3/")
+    package.files                                                  every file, modelexport.json among them
+    package["decoder"].attribution("node_MatMul_54").module        'model.layers.0.self_attn.q_proj'
+    package.provenance.components_of("model.layers.0")             ('decoder',)
+
+Every component is a file like any other: all that takes a file takes `package["decoder"].path`. What joins them is in
+`package.info`: links, cache pairs, digests, modules that are in no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from modelexport.api.opening import open_file
+from modelexport.errors import UnknownName, UserError
+from modelexport.graph.file.package import find_file, is_package, read_package
+from modelexport.graph.file.tagged_file import TaggedFile
+from modelexport.record.package import PACKAGE_FILE, ComponentInfo, PackageInfo
+from modelexport.record.package_provenance import PackageProvenance
+from modelexport.record.provenance import Attribution, Provenance
+from modelexport.record.results.files import ExportResult
+
+
+@dataclass(frozen=True, eq=False)
+class Component:
+    """One file of a package, opened when it is first asked.
+
+    info  what the package says of it: its inputs, outputs and cache pairs
+    path  of the .onnx file
+    """
+
+    info: ComponentInfo
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @cached_property
+    def file(self) -> TaggedFile:
+        return open_file(self.path)
+
+    @property
+    def provenance(self) -> Provenance:
+        """What is known about the file, for exactly the nodes that it has."""
+        return self.file.provenance_with_edges
+
+    def attribution(self, name_or_key: str) -> Attribution:
+        return self.provenance.attribution(name_or_key)
+
+
+@dataclass(frozen=True, eq=False)
+class Package:
+    """A folder with `modelexport.json` whose files are there in their recorded sizes.
+
+    exported  by component: what its export had to say; empty for a package that was opened
+    """
+
+    folder: Path
+    info: PackageInfo
+    exported: Mapping[str, ExportResult] = field(default_factory=dict)
+
+    @cached_property
+    def components(self) -> Mapping[str, Component]:
+        """By name, in the order in which the package lists them."""
+        return {item.name: Component(item, find_file(self.folder, item.file)) for item in self.info.components}
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files of the package, its description first."""
+        return (self.folder / PACKAGE_FILE, *(find_file(self.folder, name) for name in self.info.files))
+
+    def __getitem__(self, name: str) -> Component:
+        if name not in self.components:
+            raise UnknownName("component", name, self.components)
+        return self.components[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.components)
+
+    def __len__(self) -> int:
+        return len(self.components)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.components
+
+    @cached_property
+    def provenance(self) -> PackageProvenance:
+        """One module tree over all components, and which of them have nodes of a module."""
+        records = {name: component.provenance for name, component in self.components.items()}
+        return PackageProvenance(records, self.info.absent)
+
+
+def ensure_packages(left: str | Path | Package, right: str | Path | Package) -> tuple[Package, Package]:
+    """Raise UserError unless both are packages: a file has no components to be compared with."""
+    if isinstance(left, Package) and isinstance(right, Package):
+        return left, right
+    folder, file = (left.folder, right) if isinstance(left, Package) else (getattr(right, "folder", right), left)
+    raise UserError(f"{folder} is a package, and {file} is not", "Give two packages, or two files.")
+
+
+def open_package(folder: str | Path) -> Package:
+    """Open a folder with `modelexport.json`. A file that is missing, exchanged or truncated is FileUnreadable.
+
+    Sizes are looked at; `validate` also compares digests, for which it reads every file.
+    """
+    path = Path(folder)
+    return Package(path, read_package(path))
+
+
+def find_package(path: str | Path) -> Package | None:
+    """The package in a folder; None for anything else, which is a file or an error of whoever reads it."""
+    return open_package(path) if is_package(Path(path)) else None

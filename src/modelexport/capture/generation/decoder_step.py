@@ -1,0 +1,80 @@
+"""Decoder step: one call of a model that generates, as a function of named tensors.
+
+    DecoderStep(model.forward, …)(input_ids=…, attention_mask=…, **{"past_key_values.0.key": …})
+        {"logits": …, "present.0.key": …}
+
+The cache is built from tensors before the call and read into tensors after it, so that an exporter sees tensors alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from modelexport.capture.generation.cache import TensorLayout
+
+MASK = "attention_mask"
+
+
+@dataclass(frozen=True)
+class PastLength:
+    """Where a graph reads how many tokens the cache has seen: an axis of an input, less another one."""
+
+    longer: tuple[str, int]
+    shorter: tuple[str, int] | None = None
+
+    def measure(self, tensors: Mapping[str, torch.Tensor]) -> int:
+        (name, axis), rest = self.longer, self.shorter
+        length = tensors[name].shape[axis]
+        return length if rest is None else length - tensors[rest[0]].shape[rest[1]]
+
+
+@dataclass(frozen=True)
+class DecoderStep:
+    """One call of a decoder as a function of named tensors.
+
+    call       the model's own `forward`
+    constants  arguments that are no tensors: use_cache, return_dict
+    layouts    of arguments that hold several tensors, the cache among them
+    renamed    input names of arguments that go by another one
+    written    inputs that the model writes into; it gets copies of them
+    masked     outputs that are the input of theirs where the mask says that the token is padding
+    takes_mask whether the model itself takes the mask
+    """
+
+    call: Callable[..., Any]
+    constants: Mapping[str, Any]
+    layouts: tuple[TensorLayout, ...]
+    past_length: PastLength | None = None
+    written: frozenset[str] = frozenset()
+    masked: Mapping[str, str] = field(default_factory=dict)
+    takes_mask: bool = True
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        tensors = {name: tensor.clone() if name in self.written else tensor for name, tensor in inputs.items()}
+        length = None if self.past_length is None else self.past_length.measure(tensors)
+        inside = {name for layout in self.layouts for name in layout.sample}
+        arguments = {self.renamed.get(name, name): tensor for name, tensor in tensors.items() if name not in inside}
+        filled = {layout.argument: layout.fill(tensors, length) for layout in self.layouts}
+        mask = None if self.takes_mask else arguments.pop(MASK, None)
+        outputs = self.call(**self.constants, **arguments, **filled)
+        given = {id(tensor) for tensor in inputs.values()}
+        named = {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+        for layout in self.layouts:
+            if layout.present is not None:
+                returned = outputs.get(layout.argument)
+                named |= layout.read(filled[layout.argument] if returned is None else returned)
+        if self.masked:
+            mask = arguments[MASK] if mask is None else mask
+            named |= {name: _keep_masked(mask, named[name], inputs[past]) for name, past in self.masked.items()}
+        return {name: tensor for name, tensor in named.items() if id(tensor) not in given}
+
+
+def _keep_masked(mask: torch.Tensor, state: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """`before` in rows whose last token is padding."""
+    row = mask[:, -1].reshape(-1, *[1] * (state.dim() - 1))
+    return torch.where(row != 0, state, before)

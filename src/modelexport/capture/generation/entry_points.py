@@ -1,0 +1,20 @@
+"""Entry points of a model that generates: which ONNX files it takes, each with a sample of its inputs.
+
+a decoder                 decoder
+an encoder and a decoder  encoder, decoder, decoder_with_past
+vision and language       vision_encoder, embed_tokens, decoder
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from modelexport.capture.entry_point import EntryPoint
+from modelexport.capture.generation.decoders import find_decoder
+
+
+def find_entry_points(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[EntryPoint, ...]:
+    """`inputs` are those of `generate`: a batch of at least two, tokens padded on the left."""
+    return find_decoder(model, inputs)

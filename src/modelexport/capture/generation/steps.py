@@ -1,0 +1,133 @@
+"""Steps of generation: what `generate` really hands to `forward`, call by call.
+
+    record_steps(model, {"input_ids": 2x6, "attention_mask": …}, new_tokens=4)
+        call 0   input_ids 2x6, attention_mask 2x6, an empty cache            (prefill)
+        call 1   input_ids 2x1, attention_mask 2x7, the cache after call 0    (decode)
+        …
+
+Nothing is assumed about which arguments a model takes. Several decode calls are merged into one that handles several
+tokens (`merge_calls`), because exporters take an axis of size 1 for a constant.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from modelexport.errors import InputError
+
+# Hints of `generate` to `forward` that leave out work; a graph does all of it.
+_HINTS = frozenset({"logits_to_keep", "num_logits_to_keep"})
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """One call of `forward`: its arguments as they were before it, and what it returned."""
+
+    arguments: Mapping[str, Any]
+    outputs: Any
+
+
+@contextmanager
+def record_calls(module: torch.nn.Module) -> Iterator[list[RecordedCall]]:
+    """The calls of a module while this is open; positional arguments by their names."""
+    calls: list[RecordedCall] = []
+    own, forward = vars(module).get("forward"), module.forward
+    signature = inspect.signature(forward)
+
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        arguments: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            collected = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+            arguments |= value if collected else {name: value}
+        # Copied first: a cache is changed in place.
+        arguments = copy.deepcopy({name: value for name, value in arguments.items() if name not in _HINTS})
+        outputs = forward(*args, **kwargs)
+        calls.append(RecordedCall(arguments, copy.deepcopy(outputs)))
+        return outputs
+
+    recorded.__signature__ = signature  # type: ignore[attr-defined]
+    module.forward = recorded
+    try:
+        yield calls
+    finally:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A run of `generate`: tokens of the prompt and new ones, and the calls of the model."""
+
+    tokens: torch.Tensor
+    calls: Sequence[RecordedCall]
+
+
+def record_steps(model: torch.nn.Module, inputs: Mapping[str, Any], new_tokens: int) -> Generation:
+    """Generate greedily, exactly `new_tokens`, and record each call of the model."""
+    generate = getattr(model, "generate", None)
+    if not callable(generate):
+        raise InputError(
+            f"{type(model).__name__} cannot generate: it has no `generate`",
+            "Export it without cache: give an .onnx file as output and no task ending in -with-past.",
+        )
+    options = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False, "num_beams": 1}
+    with record_calls(model) as calls, torch.no_grad():
+        try:
+            tokens = generate(**copy.deepcopy(dict(inputs)), **options, use_cache=True, return_dict_in_generate=False)
+        except Exception as error:
+            shapes = ", ".join(
+                f"{name}: {tuple(value.shape)}" for name, value in inputs.items() if hasattr(value, "shape")
+            )
+            raise InputError(
+                f"{type(model).__name__}.generate does not run on these inputs: {type(error).__name__}: {error}",
+                f"Check the inputs: {shapes}.",
+            ) from error
+    return Generation(tokens, calls)
+
+
+def merge_calls(calls: Sequence[RecordedCall], caches: frozenset[str]) -> dict[str, Any]:
+    """Arguments of one call that does the work of several consecutive ones.
+
+    ids 2x1, ids 2x1        ids 2x2          one tensor for each step: joined
+    ids 2x3, ids 2x1        ids 2x4          the prompt, and one for each step: joined
+    mask 2x7, mask 2x8      mask 2x8         a tensor that grows: the last
+    cache, cache            cache            what the calls change: the first
+    """
+    first = calls[0].arguments
+    return {
+        name: value
+        if name in caches or not isinstance(value, torch.Tensor)
+        else _merge_tensors([call.arguments[name] for call in calls])
+        for name, value in first.items()
+    }
+
+
+def _merge_tensors(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    first, last = tensors[0], tensors[-1]
+    # The batch has more than one row, so the first axis of size 1 is that of the step.
+    step = next((axis for axis, size in enumerate(last.shape) if size == 1), None)
+    if first.shape != last.shape and (step is None or first.shape[step] <= last.shape[step]):
+        return last
+    return first if step is None else torch.cat(list(tensors), dim=step)
+
+
+def enlarge_inputs(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same inputs twice, and tokens with three more columns of padding on the left: every axis is longer."""
+    tokens = inputs.get("input_ids")
+    enlarged: dict[str, torch.Tensor] = {}
+    for name, tensor in inputs.items():
+        is_token = tokens is not None and not tensor.is_floating_point() and tensor.shape == tokens.shape
+        padding = tensor[:1, :1] if name == "input_ids" else torch.zeros_like(tensor[:1, :1])
+        longer = torch.cat([padding.expand(len(tensor), 3), tensor], dim=1) if is_token else tensor
+        enlarged[name] = torch.cat([longer, longer])
+    return enlarged

@@ -1,0 +1,131 @@
+"""Staged folder: a folder of files appears as a whole, or nothing does and everything is as it was before.
+
+    with staged_folder(Path("qwen3"), force=False) as folder:      an empty folder beside qwen3, under another name
+        save_model(model, folder / "model.onnx"); …
+                                                                   qwen3/ is there, complete
+
+A target that is not empty is refused before anything is computed. With `force`, files of the same name are replaced and
+those that only the package there before had are removed; whatever else is in the folder is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from modelexport.errors import FileUnwritable, ModelExportError
+from modelexport.graph.file.atomic import put_back, set_aside, unwritable
+from modelexport.graph.file.package import find_file, read_description
+from modelexport.record.package import PACKAGE_FILE
+
+
+def ensure_folder_target(folder: Path, *, force: bool = False) -> None:
+    """Fail now rather than after a long computation if a package cannot, or should not, be written there."""
+    with unwritable(folder):
+        if folder.exists() and not folder.is_dir():
+            raise FileUnwritable(f"cannot write {folder}: it is not a folder", "Give the name of a folder.")
+        if os.path.lexists(folder) and not folder.exists():
+            raise FileUnwritable(f"cannot write {folder}: it is a link to nothing", "Give the name of a folder.")
+        above = _parent(folder)
+        if not above.is_dir():
+            raise FileUnwritable(
+                f"cannot write {folder}: the folder {above} does not exist",
+                "Create that folder first, or write to another one.",
+            )
+        if not os.access(folder if folder.exists() else above, os.W_OK):
+            raise FileUnwritable(f"cannot write {folder}: permission denied", "Write to another folder.")
+        if folder.exists() and not force and any(folder.iterdir()):
+            raise FileUnwritable(
+                f"{folder} is not empty", "Write to another folder; --force replaces files of the same name."
+            )
+
+
+@contextmanager
+def staged_folder(folder: Path, *, force: bool = False) -> Iterator[Path]:
+    """A folder to write into; it becomes `folder` if the block ends well, and leaves no trace if it raises."""
+    ensure_folder_target(folder, force=force)
+    target = folder.resolve()
+    temporary = target.parent / f".modelexport-{secrets.token_hex(8)}.tmp"
+    try:
+        with unwritable(folder):
+            temporary.mkdir()
+        yield temporary
+        with unwritable(folder):
+            _move_into_place(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _parent(folder: Path) -> Path:
+    return Path(os.path.abspath(folder)).parent  # noqa: PTH100 - `resolve` would follow a link to another folder
+
+
+def _move_into_place(temporary: Path, target: Path) -> None:
+    if not target.exists():
+        temporary.rename(target)
+    elif not any(target.iterdir()):
+        shutil.copymode(target, temporary)
+        # Not one rename: Windows does not rename a folder over another one.
+        target.rmdir()
+        temporary.rename(target)
+    else:
+        _merge(temporary, target)
+
+
+def _merge(temporary: Path, target: Path) -> None:
+    """File by file, undone as a whole if one of the moves fails."""
+    files = sorted(path.relative_to(temporary) for path in temporary.rglob("*") if not path.is_dir())
+    # The description last: whoever reads meanwhile finds the old one, or the new one with all of its files.
+    files.sort(key=lambda path: path.name == PACKAGE_FILE)
+    _refuse_folders(files, target)
+    outdated = [path for path in _files_of_package(target) if path.relative_to(target) not in files]
+    replaced: list[tuple[Path, Path | None]] = []
+    made: list[Path] = []
+    try:
+        for path in files:
+            made += _make_folders((target / path).parent)
+            replaced.append((target / path, set_aside(target / path)))
+            (temporary / path).replace(target / path)
+        for path in outdated:
+            replaced.append((path, set_aside(path)))
+            path.unlink(missing_ok=True)
+    except BaseException:
+        put_back(replaced)
+        for folder in reversed(made):
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+    for aside in (aside for _, aside in replaced if aside is not None):
+        with suppress(OSError):
+            aside.unlink()
+
+
+def _refuse_folders(files: list[Path], target: Path) -> None:
+    for path in files:
+        steps = [target / parent for parent in path.parents]
+        if (target / path).is_dir() or any(step.exists() and not step.is_dir() for step in steps):
+            raise FileUnwritable(f"cannot write {target / path}: there is a folder or a file in its way")
+
+
+def _files_of_package(folder: Path) -> Iterator[Path]:
+    """What the package that is there now says that it consists of; nothing if that cannot be told."""
+    try:
+        names = [*read_description(folder).files, PACKAGE_FILE]
+        paths = [find_file(folder, name) for name in names]
+    except ModelExportError:
+        return
+    yield from (path for path in paths if path.is_file())
+
+
+def _make_folders(folder: Path) -> list[Path]:
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):
+        path.mkdir()
+    return missing[::-1]

@@ -1,0 +1,123 @@
+"""Package folder: `modelexport.json` and the files that it lists, checked by their sizes; digests on request.
+
+    info = read_package(Path("qwen3"))               what the folder holds; every file is there in its recorded size
+    find_changed_files(Path("qwen3"), info)          files with another content than when they were written
+    write_package(folder, info)                      sizes and digests of all files in a folder, and the description
+
+A package comes from anywhere: no file outside of its folder is ever opened because of it, also by way of a link.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from modelexport.errors import FileUnreadable, quote_argument, some_of
+from modelexport.graph.file.atomic import write_atomically
+from modelexport.record.package import PACKAGE_FILE, PackageInfo, StoredFile
+from modelexport.record.package_document import is_inside, parse_package_document, write_package_document
+
+# That of a model with thousands of cache tensors is far below this.
+_MOST_BYTES = 64_000_000
+_CHUNK = 1 << 22
+
+
+def is_package(path: Path) -> bool:
+    """Whether this is a folder with a description of a package in it."""
+    return path.is_dir() and (path / PACKAGE_FILE).is_file()
+
+
+def read_package(folder: Path) -> PackageInfo:
+    """The description, after a look at every file: one that is missing, exchanged or truncated is FileUnreadable."""
+    info = read_description(folder)
+    for name, stored in info.files.items():
+        path = find_file(folder, name)
+        if not path.is_file():
+            raise FileUnreadable(f"{folder} has no {name}, which is part of the package", _restore(folder))
+        size = path.stat().st_size
+        if size != stored.nbytes:
+            how = "truncated" if size < stored.nbytes else "exchanged"
+            raise FileUnreadable(
+                f"{path} is {how}: it has {size} bytes, and {stored.nbytes} when the package was written",
+                _restore(folder),
+            )
+    return info
+
+
+def read_description(folder: Path) -> PackageInfo:
+    """`modelexport.json` alone; the files that it lists may be there or not."""
+    path = folder / PACKAGE_FILE
+    if not path.is_file():
+        raise explain_folder(folder) if folder.is_dir() else FileUnreadable(f"{folder} is not a folder")
+    try:
+        # Read to one byte more than allowed, so that a file that grows meanwhile cannot fill the memory.
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
+    if len(text) > _MOST_BYTES:
+        raise FileUnreadable(f"{path} is larger than any description of a package", _restore(folder))
+    return parse_package_document(text, str(path))
+
+
+def explain_folder(folder: Path) -> FileUnreadable:
+    """Why a folder cannot be asked as a model, and what to do instead."""
+    if is_package(folder):
+        return FileUnreadable(
+            f"{folder} is a package of several files, and this takes one file", "Give one of the .onnx files in it."
+        )
+    models = sorted(str(path.relative_to(folder)) for path in (*folder.glob("*.onnx"), *folder.glob("*/*.onnx")))
+    if not models:
+        return FileUnreadable(f"{folder} is a folder", "Give the .onnx file inside it.")
+    return FileUnreadable(
+        f"{folder} is a folder without {PACKAGE_FILE}: it has {some_of(models)}",
+        f"Make it a package: `modelexport attach {quote_argument(folder)} -m MODEL -o OUT`; or give one of its files.",
+    )
+
+
+def find_file(folder: Path, name: str) -> Path:
+    """The path of a file of a package, which may not be there. One that lies elsewhere is FileUnreadable."""
+    path = folder / name
+    if not is_inside(name) or not path.resolve().is_relative_to(folder.resolve()):
+        raise FileUnreadable(
+            f"{name} is outside of the package {folder}", "Put the file itself (not a link to it) into the folder."
+        )
+    return path
+
+
+def digest_file(path: Path) -> StoredFile:
+    """Size and SHA-256 of a file, read piece by piece."""
+    digest, nbytes = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        for chunk in iter(lambda: file.read(_CHUNK), b""):
+            digest.update(chunk)
+            nbytes += len(chunk)
+    return StoredFile(nbytes, digest.hexdigest())
+
+
+def find_changed_files(folder: Path, info: PackageInfo) -> Iterator[str]:
+    """Files of the package whose content is not what it was when the package was written; reads all of them."""
+    for name, stored in info.files.items():
+        if digest_file(find_file(folder, name)) != stored:
+            yield name
+
+
+def write_package(folder: Path, info: PackageInfo) -> PackageInfo:
+    """Write `modelexport.json` with the digests of everything that is in the folder now.
+
+    To be called last, in a folder that is staged (`staged_folder`).
+    """
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    listed = replace(info, files={name: digest_file(folder / name) for name in names if name != PACKAGE_FILE})
+    text = write_package_document(listed)
+    # What is written can be read: a component without its file is found here and not by the user.
+    parse_package_document(text)
+    write_atomically(folder / PACKAGE_FILE, text)
+    return listed
+
+
+def _restore(folder: Path) -> str:
+    return f"Put the files back as they were written, or make the package {quote_argument(folder)} again."

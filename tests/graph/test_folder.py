@@ -1,0 +1,129 @@
+"""A folder of files appears as a whole or not at all, and nothing that is there is touched unless it is replaced."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.support.packages import PackageRecipe, folder_content
+
+from modelexport.errors import FileUnwritable
+from modelexport.graph.file.folder import ensure_folder_target, staged_folder
+from modelexport.graph.file.package import read_package
+
+
+def test_a_folder_appears_at_the_end(tmp_path: Path) -> None:
+    with staged_folder(tmp_path / "out") as folder:
+        (folder / "onnx").mkdir()
+        (folder / "onnx" / "a").write_text("one")
+        assert not (tmp_path / "out").exists()
+    assert folder_content(tmp_path) == {"out/onnx/a": b"one"}
+
+
+def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with staged_folder(tmp_path / "out") as folder:
+        (folder / "a").write_text("one")
+    assert folder_content(tmp_path) == {"out/a": b"one"}
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_failure_leaves_no_trace(error: type[BaseException], force: bool, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    if force:
+        target.mkdir()
+        (target / "a").write_text("old")
+    with pytest.raises(error), staged_folder(target, force=force) as folder:
+        (folder / "a").write_text("new")
+        raise error
+    assert folder_content(tmp_path) == ({"out/a": b"old"} if force else {})
+    assert target.exists() is force
+
+
+def test_a_folder_that_is_not_empty_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(FileUnwritable, match="is not empty") as caught, staged_folder(tmp_path / "out"):
+        pytest.fail("nothing is computed for a target that is refused")
+    assert "--force" in caught.value.hint
+    assert folder_content(tmp_path) == {"out/notes.txt": b"mine"}
+
+
+def test_force_replaces_files_of_the_same_name_and_leaves_others(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    (out / "a").write_text("old")
+    with staged_folder(out, force=True) as folder:
+        (folder / "a").write_text("new")
+        (folder / "onnx").mkdir()
+        (folder / "onnx" / "b").write_text("new")
+    assert folder_content(tmp_path) == {"out/notes.txt": b"mine", "out/a": b"new", "out/onnx/b": b"new"}
+
+
+def test_force_removes_what_only_the_package_before_had(tmp_path: Path) -> None:
+    out = PackageRecipe().write(tmp_path / "out")
+    (out / "notes.txt").write_text("mine")
+    with staged_folder(out, force=True) as folder:
+        (folder / "config.json").write_text("[]")
+    # The description of the package before would name files that are not there; none was written in its place.
+    assert {*folder_content(out)} == {"notes.txt", "config.json"}
+
+
+def test_a_package_replaces_a_package(tmp_path: Path) -> None:
+    out = PackageRecipe().write(tmp_path / "out")
+    with staged_folder(out, force=True) as folder:
+        PackageRecipe(absent=()).write(folder)
+    assert read_package(out).absent == ()
+    assert folder_content(out) == folder_content(PackageRecipe(absent=()).write(tmp_path / "fresh"))
+
+
+def test_a_move_that_fails_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("a", "z"):
+        (out / name).write_text("old")
+    before, replace = folder_content(tmp_path), Path.replace
+
+    def failing(self: Path, target: Path) -> Path:
+        if target.name == "z" and self.read_text() == "new":
+            raise OSError(28, "No space left on device")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", failing)
+    with pytest.raises(FileUnwritable, match="no space"), staged_folder(out, force=True) as folder:
+        (folder / "onnx").mkdir()
+        for name in ("a", "onnx/b", "z"):
+            (folder / name).write_text("new")
+    assert folder_content(tmp_path) == before
+    assert not (out / "onnx").exists()
+
+
+def test_a_file_in_the_way_of_a_folder_is_kept(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "onnx").write_text("mine")
+    with pytest.raises(FileUnwritable, match="in its way"), staged_folder(out, force=True) as folder:
+        (folder / "onnx").mkdir()
+        (folder / "onnx" / "b").write_text("new")
+    assert folder_content(tmp_path) == {"out/onnx": b"mine"}
+
+
+def test_targets_that_cannot_be_folders_are_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name, message in (("file", "not a folder"), ("missing/out", "does not exist"), ("dangling", "link to nothing")):
+        with pytest.raises(FileUnwritable, match=message):
+            ensure_folder_target(tmp_path / name, force=True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_a_link_to_a_folder_is_written_through(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with staged_folder(tmp_path / "link") as folder:
+        (folder / "a").write_text("one")
+    assert (tmp_path / "real" / "a").read_text() == "one"
+    assert (tmp_path / "link").is_symlink()
