@@ -20,8 +20,9 @@ from modelexport.capture.generation.cache import TensorLayout, cache_tensors, la
 from modelexport.capture.generation.decoder_step import PastLength
 from modelexport.capture.generation.steps import Generation, RecordedCall, merge_calls, record_steps
 from modelexport.errors import InputError
+from modelexport.record.package import Axis
 
-BATCH, SEQUENCE, PAST, TOTAL, WINDOW = "batch", "sequence", "past_sequence", "total_sequence", "past_window"
+BATCH, SEQUENCE, PAST, TOTAL, WINDOW = Axis.BATCH, Axis.SEQUENCE, Axis.PAST, Axis.TOTAL, Axis.WINDOW
 
 # Names of axes by their sizes in two captures.
 AxisNames = dict[tuple[int, ...], str]
