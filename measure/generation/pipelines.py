@@ -67,7 +67,7 @@ def save_unet_pipeline(folder: Path) -> None:
             attention_head_dim=4,
             norm_num_groups=8,
         )
-        pipeline = StableDiffusionPipeline(
+        pipeline: Any = StableDiffusionPipeline(
             vae=_make_vae(),
             text_encoder=_make_text_encoder(),
             tokenizer=_make_text_tokenizer(),
@@ -102,7 +102,7 @@ def save_transformer_pipeline(folder: Path) -> None:
         text_config = T5Config(
             vocab_size=VOCABULARY, d_model=_HIDDEN, d_kv=8, d_ff=48, num_layers=2, num_heads=4, pad_token_id=PAD
         )
-        pipeline = PixArtAlphaPipeline(
+        pipeline: Any = PixArtAlphaPipeline(
             tokenizer=_make_text_tokenizer(),
             text_encoder=T5EncoderModel(text_config).eval(),
             vae=_make_vae(),
