@@ -100,7 +100,7 @@ class ModelRuns:
     def __init__(self, file: TaggedFile, options: VerifyOptions, clock: Clock) -> None:
         self._file, self._options, self._source, self._clock = file, options, options.source, clock
         first, *self._more = options.source.samples
-        self.prepared = prepare_for_file(file.proto, replace(options.source, inputs=first), clock)
+        self.prepared = prepare_for_file(file, replace(options.source, inputs=first), clock)
         self._overlap_notes = _overlap_notes(file, self.prepared)
         with clock.step("trace"):
             self.first = self._traced(self.prepared)
@@ -111,7 +111,7 @@ class ModelRuns:
         yield self.first
         for inputs in self._more:
             again = replace(self._source, model=self.prepared.module, inputs=inputs)
-            yield self._traced(prepare_for_file(self._file.proto, again, self._clock))
+            yield self._traced(prepare_for_file(self._file, again, self._clock))
         for number in range(1 + len(self._more), self._options.samples):
             yield self._trace(resample_inputs(self.first.arguments, self._source.seed + number))
 

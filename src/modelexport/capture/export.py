@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +38,8 @@ from modelexport.capture.arguments import (
     to_array,
 )
 from modelexport.capture.dynamo import export_dynamo
+from modelexport.capture.entry_point import EntryPoint, entered
+from modelexport.capture.generation.windows import exportable_windows
 from modelexport.capture.hierarchy import run_model, trace_run
 from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest, dynamic_axes, parse_input_spec
@@ -166,13 +168,26 @@ Step = Callable[[str], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """A module that can be run: its arguments, the axes of theirs that shall be dynamic, and what to know about it."""
+    """A module that can be run: its arguments, the axes of theirs that shall be dynamic, and what to know about it.
+
+    entry  the way in which it is called, if not by its own `forward`
+    """
 
     module: torch.nn.Module
     inputs: CallArguments
     axes: Mapping[str, Mapping[int, str]]
     source: str
     notes: tuple[str, ...] = ()
+    entry: EntryPoint | None = None
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """While this is open, calling the module is the call that was prepared."""
+        if self.entry is None:
+            yield
+            return
+        with entered(self.module, self.entry), exportable_windows():
+            yield
 
 
 def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
