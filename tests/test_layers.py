@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, frozenset[str] | None] = {
     "inspect": BELOW,
     "verify": BELOW,
     "transform": BELOW,
+    "targets": BELOW,
     "attribute": BELOW | {"lineage"},
     "show": BELOW | {"inspect"},
     "api": ANYTHING,

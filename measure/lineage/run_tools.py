@@ -24,12 +24,12 @@ from measure.results import TaskFolder
 from measure.workers import Job, serve
 from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
 from modelexport.errors import ExportFailed, ModelExportError, RuntimeFailed
+from modelexport.graph.difference import measure
 from modelexport.graph.file.reading import open_model
 from modelexport.graph.file.tagged_file import find_ancestor, open_tagged, outlined_ancestor
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import Tolerance
 from modelexport.transform.tools.tool import read_whole
-from modelexport.verify.numbers import measure
 
 Owners = Mapping[str, frozenset[ModuleCall]]
 

@@ -12,11 +12,11 @@ from functools import cached_property
 import numpy as np
 
 from measure.lineage.chains import PREFIX
+from modelexport.graph.difference import measure
 from modelexport.graph.index import Graph, Node
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.verification import Tolerance
-from modelexport.verify.numbers import measure
 
 # Operators that hand on what they read, in another type or layout.
 _PASSING = frozenset(

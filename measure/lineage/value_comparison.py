@@ -9,11 +9,11 @@ import numpy as np
 
 from measure.lineage.truth import Values, is_passing, nearness, tells
 from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
+from modelexport.graph.difference import measure
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.index import Graph, Node
 from modelexport.record.lineage import Lineage, Relation
 from modelexport.record.results.verification import Tolerance
-from modelexport.verify.numbers import measure
 
 # Decibels. Above it, nobody would call a tensor another one; below, another has to be above it, and so much nearer.
 _NEAR = 20.0

@@ -19,6 +19,7 @@
         ├── QueryInvalid                   a query that cannot be understood
         ├── CutImpossible                  a module that cannot be cut out of its file
         ├── SelectionInexpressible         nodes that a tool cannot be told about
+        ├── TargetUnsuitable               a consumer of packages that cannot run the model
         └── ExtraMissing                   an optional dependency is not installed
 
 A finding (a numeric mismatch, an unattributed node, an invalid tag) is a result and never an error; commands
@@ -114,6 +115,10 @@ class ExtraMissing(UserError):
 
 
 class SelectionInexpressible(UserError):
+    pass
+
+
+class TargetUnsuitable(UserError):
     pass
 
 

@@ -33,7 +33,8 @@ from modelexport.errors import InputError, ModelMismatch, UserError
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
-from modelexport.graph.index import index_model
+from modelexport.graph.index import FLOATS, index_model
+from modelexport.graph.types import type_name
 from modelexport.inspect.compare import Dispute, Score, Scores
 from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import Origin, Provenance
@@ -167,16 +168,11 @@ def judge_file(file: TaggedFile, source: ModelSource, strategy: str, clock: Cloc
     Two models of one class with other weights have the same modules, and names would fit either: only values tell.
     """
     need_torch("running a model")
-    prepared = prepare_for_file(file, source, clock)
-    with prepared.entered():
-        return _judge_prepared(file, prepared, strategy, clock)
-
-
-def _judge_prepared(file: TaggedFile, prepared: PreparedModel, strategy: str, clock: Clock) -> AttributionResult:
-    from modelexport.capture.export import trace_model
+    prepared = prepare_for_file(file, fit_dtype(file, source), clock)
+    from modelexport.capture.export import trace_prepared
 
     with clock.step("trace"):
-        run = trace_model(prepared.module, prepared.inputs)
+        run = trace_prepared(prepared)
     with clock.step("record"):
         # Values are recorded whatever the strategy: they tell whether the model is the right one.
         wanted = (CATALOGUE["htp"], *strategies_named(strategy))
@@ -195,6 +191,31 @@ def _judge_prepared(file: TaggedFile, prepared: PreparedModel, strategy: str, cl
     return replace(verdict, notes=(*prepared.notes, *run.notes, *verdict.notes))
 
 
+# ONNX has names of its own for the types of C.
+_TORCH_NAMES = {"float": "float32", "double": "float64"}
+_FLOAT_NAMES = frozenset(_TORCH_NAMES.get(name, name) for name in map(type_name, FLOATS))
+
+
+def fit_dtype(file: TaggedFile, source: ModelSource) -> ModelSource:
+    """The source, to be loaded in the type that the model had when the file was made, unless another is asked for.
+
+    record     q_proj.weight float16, …     the model was exported in float16, whatever a tool made of the file since
+    no record  initializers                 the type of most bytes of floats
+    """
+    if source.dtype is not None or not isinstance(source.model, str | Path):
+        return source  # a live module has its type
+    stored = file.embedded.provenance or file.sidecar.provenance
+    sizes: Counter[str] = Counter()
+    for module in () if stored is None else stored.hierarchy.modules.values():
+        for tensor in module.parameters:
+            sizes[_TORCH_NAMES.get(tensor.dtype, tensor.dtype)] += tensor.nbytes
+    if not any(name in _FLOAT_NAMES for name in sizes):
+        for weight in file.graph.initializers.values():
+            sizes[_TORCH_NAMES.get(type_name(weight.dtype), type_name(weight.dtype))] += weight.nbytes
+    floats = [name for name, _ in sizes.most_common() if name in _FLOAT_NAMES]
+    return replace(source, file_dtype=floats[0]) if floats else source
+
+
 def prepare_for_file(file: ModelFile, source: ModelSource, clock: Clock) -> PreparedModel:
     """The model, with inputs that the file can be run on as well.
 
@@ -204,7 +225,8 @@ def prepare_for_file(file: ModelFile, source: ModelSource, clock: Clock) -> Prep
     A file with a cache is a step of generation: then the model generates, and the cache is the one that it had.
     """
     from modelexport.capture.export import prepare_model
-    from modelexport.capture.generation.file_entry import can_generate, prepare_step, takes_more
+    from modelexport.capture.generation.file_entry import prepare_step, takes_more
+    from modelexport.capture.generation.prepare import can_generate
 
     proto = file.proto
 
@@ -221,7 +243,7 @@ def prepare_for_file(file: ModelFile, source: ModelSource, clock: Clock) -> Prep
         return prepare_step(file, source, prepared, clock.step)
     fixed = tuple(_fixed_inputs(proto, prepared)) if source.leaves_inputs_open else ()
     if fixed:
-        again = prepare_model(replace(source, model=prepared.module, input=fixed), clock.step)
+        again = prepare_model(replace(source.with_module(prepared.module), input=fixed), clock.step)
         prepared = replace(again, source=prepared.source, notes=(*prepared.notes, *again.notes))
     return _without_untaken(proto, prepared)
 

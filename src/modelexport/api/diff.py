@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import overload
 
 from modelexport.api.opening import advise_attaching, read_hierarchy
+from modelexport.api.package import Package, ensure_packages
 from modelexport.errors import ModelMismatch, RecordMismatch, UserError
 from modelexport.graph.file.external import external_data, is_external, tensors
 from modelexport.graph.file.metadata import MODULE_KEY
@@ -29,6 +31,7 @@ from modelexport.graph.soundness import ensure_sound
 from modelexport.inspect.cost.totals import count
 from modelexport.inspect.diff.differences import diff_equal_files, find_differences
 from modelexport.inspect.diff.sides import ConstantStore, DiffSide, cut_part
+from modelexport.inspect.package.pairs import PackagePair
 from modelexport.lineage.descent import trace_lineage
 from modelexport.record.hierarchy import ROOT, ROOT_NAME, ModuleCall
 from modelexport.record.lineage import Lineage
@@ -41,6 +44,7 @@ from modelexport.transform.fold.inlining import narrow_attribution
 _COUNTED = 20_000
 
 
+@overload
 def diff(
     left: str | Path,
     right: str | Path,
@@ -49,8 +53,27 @@ def diff(
     right_module: str | None = None,
     weights: bool = True,
     cost: bool | None = None,
-) -> Diff:
-    """How two files differ, or two modules of them.
+) -> Diff: ...
+@overload
+def diff(
+    left: Package,
+    right: Package,
+    *,
+    left_module: str | None = None,
+    right_module: str | None = None,
+    weights: bool = True,
+    cost: bool | None = None,
+) -> PackagePair[Diff]: ...
+def diff(
+    left: str | Path | Package,
+    right: str | Path | Package,
+    *,
+    left_module: str | None = None,
+    right_module: str | None = None,
+    weights: bool = True,
+    cost: bool | None = None,
+) -> Diff | PackagePair[Diff]:
+    """How two files differ, or two modules of them; or two packages, component by component.
 
     left_module   compare this module of the first file (`encoder.layer.3`, or one call: `block#2`)
     right_module  with this one of the second; the same as `left_module` if only that is given, all of it if empty
@@ -58,6 +81,8 @@ def diff(
     weights       read large weights, to see whether they differ and by how much
     cost          count what modules that differ take; if left out, of files that are not too large for it
     """
+    if isinstance(left, Package) or isinstance(right, Package):
+        return _diff_packages(*ensure_packages(left, right), (left_module, right_module), weights=weights, cost=cost)
     # A file that is compared with itself is opened, indexed and unpacked once.
     first = open_tagged(Path(left))
     files = first, first if Path(left) == Path(right) else open_tagged(Path(right))
@@ -82,6 +107,16 @@ def diff(
     if cost is None and not small and not result.identical:
         notes.append(f"cost is not counted of more than {_COUNTED:,} nodes unless it is asked for (--cost)")
     return replace(result, weights_read=weights, notes=tuple(notes))
+
+
+def _diff_packages(
+    left: Package, right: Package, modules: tuple[str | None, str | None], *, weights: bool, cost: bool | None
+) -> PackagePair[Diff]:
+    from modelexport.api.package_reading import pair_packages
+
+    if any(module is not None for module in modules):
+        raise UserError("modules of packages cannot be compared alone", "Give two of their .onnx files.")
+    return pair_packages(left, right, lambda a, b: diff(a, b, weights=weights, cost=cost))
 
 
 def _are_equal(file: TaggedFile, other: TaggedFile) -> bool:

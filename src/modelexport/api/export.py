@@ -1,22 +1,22 @@
-"""Export: load, make inputs, run once, export, attribute, write, check. `_Export.run` is the story, step by step.
+"""Export: load a model, make its inputs, and write one ONNX file (export_run.py) or a package (export_package.py).
 
-    forward with hooks ─► Hierarchy          which module calls there are          capture/hierarchy
-    torch.onnx.export  ─► graph with scopes  which call an exporter names          capture/dynamo, capture/torchscript
-    strategies         ─► Provenance         one attribution for each node         attribute/judge
-    embed, save        ─► file.onnx          record in the metadata and beside it  graph/file
+    export(model, "bert.onnx")                                          one forward pass, without a cache
+    export(model, "qwen3.onnx", task="text-generation-with-past")       one decoder with its cache
+    export(model, "qwen3/", target="genai")                             a folder that a consumer loads: a Package
 
-The file is the one that plain `torch.onnx.export` writes, metadata aside.
-https://docs.pytorch.org/docs/stable/onnx.html
+An output that ends in `.onnx` is a file; every other one is a folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
-from modelexport.api.environment import Clock, Progress, need_torch, tool_versions
+from modelexport.api.environment import Clock, Progress, need_torch
+from modelexport.api.export_package import WITH_PAST, PackageOptions, export_decoder, export_package
+from modelexport.api.export_run import ExportRun
 from modelexport.api.options import (
     EXPORTERS,
     ExportOptions,
@@ -24,40 +24,38 @@ from modelexport.api.options import (
     parse_embedding,
     parse_fx_graphs,
     parse_tag_policy,
+    parse_tolerance,
 )
-from modelexport.api.signals import Recorded, SignalOptions, record_signals
-from modelexport.api.writing import write_tagged
-from modelexport.attribute.judge import (
-    AttributionInput,
-    AttributionResult,
-    attribute_graph,
-    disambiguate_calls,
-    find_ambiguous_calls,
-)
-from modelexport.attribute.strategies import CATALOGUE, NAMES, strategies_named
+from modelexport.api.package import Package
+from modelexport.attribute.strategies import NAMES
 from modelexport.errors import UserError
-from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.writing import ensure_model_target
-from modelexport.graph.types import dynamic_axes_of
 from modelexport.record.model_source import ModelSource
-from modelexport.record.provenance import Origin
 from modelexport.record.results.files import ExportResult
-from modelexport.record.signals import OutputCheck, Signals
 
 if TYPE_CHECKING:
     import torch
 
-    from modelexport.capture.arguments import Exported, ExportRequest
-    from modelexport.capture.export import PreparedModel, TracedRun
+
+@overload
+def export(
+    model: torch.nn.Module | str | Path, output: str | Path, *, target: None = None, **options: Any
+) -> ExportResult: ...
 
 
-def export(  # noqa: PLR0913 - the keywords are the command line's options
+@overload
+def export(model: torch.nn.Module | str | Path, output: str | Path, *, target: str, **options: Any) -> Package: ...
+
+
+def export(  # type: ignore[misc]  # noqa: PLR0913 - overloads do not repeat the keywords, which are the command line's options
     model: torch.nn.Module | str | Path,
     output: str | Path,
     *,
     inputs: object = None,
     task: str | None = None,
-    exporter: str = "dynamo",
+    target: str | None = None,
+    force: bool = False,
+    exporter: str | None = None,
     strategy: str = "enhanced_semantic",
     opset: int | None = None,
     dtype: str | None = None,
@@ -81,21 +79,23 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     names: str = "torch",
     strip_exporter_metadata: bool = False,
     no_check: bool = False,
-    atol: float = 1e-4,
-    rtol: float = 1e-4,
+    atol: float | None = None,
+    rtol: float | None = None,
     jit_graph: str | Path | None = None,
     fx_graph: str | None = None,
     verbose: bool = False,
     progress: Progress | None = None,
-) -> ExportResult:
+) -> ExportResult | Package:
     """Export a model to ONNX so that every node can be traced to the module that produced it.
 
-    model   a live `nn.Module`, a folder, a hub id, or `package.module:callable`
-    inputs  keyword inputs, a tensor or a tuple of them, or the path of an .npz file; made where none are given
+    model     a live `nn.Module`, a folder, a hub id, or `package.module:callable`
+    output    an .onnx file, or a folder: then the result is a `Package`
+    inputs    keyword inputs, a tensor or a tuple of them, or the path of an .npz file; made where none are given
+    exporter  None: `dynamo` for one forward pass, `transformers` for models that generate
     The other keywords are the options of `modelexport export`.
     """
     options = ExportOptions(
-        exporter=ensure_known("exporter", exporter, EXPORTERS),
+        exporter=ensure_known("exporter", exporter or "dynamo", EXPORTERS),
         strategy=ensure_known("strategy", strategy, NAMES),
         opset=opset,
         static=static,
@@ -104,141 +104,24 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
         policy=parse_tag_policy(tag_policy, torch_nn, torch_nn_exception, keep, drop),
         embed=parse_embedding(embed, names, strip_exporter_metadata),
         check=not no_check,
-        atol=atol,
-        rtol=rtol,
+        tolerance=parse_tolerance(atol, rtol),
         verbose=verbose,
         fx_graph=parse_fx_graphs(fx_graph),
         jit_graph=None if jit_graph is None else Path(jit_graph),
     )
     path = Path(output)
+    source = ModelSource(model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input)
+    source = replace(source, input_specs=input_specs, static=static)
+    clock = Clock(progress)
+    if path.suffix != ".onnx":
+        return export_package(source, path, PackageOptions(options, target, force, exporter is None), clock)
+    if target is not None:
+        raise UserError(f"a target is a folder of files, and {output} is one file", "Give a folder as output.")
     ensure_model_target(path)
+    if task is not None and task.endswith(WITH_PAST):
+        return export_decoder(source, path, PackageOptions(options, None, force, exporter is None), clock)
     # torch is imported behind this line only: every other verb must start without it.
     need_torch("exporting")
     from modelexport.capture.export import prepare_model
 
-    source = ModelSource(model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input)
-    source = replace(source, input_specs=input_specs, static=static)
-    clock = Clock(progress)
-    return _Export(prepare_model(source, clock.step), path, options, clock).run()
-
-
-@dataclass(frozen=True)
-class _Export:
-    """One export; each method is one step, and `run` has them in their order."""
-
-    prepared: PreparedModel
-    path: Path
-    options: ExportOptions
-    clock: Clock
-
-    def run(self) -> ExportResult:
-        """From the prepared model to the written and checked file.
-
-        The model is traced before it is exported: hooks are to see the plain forward on real tensors, and dynamo runs
-        it on fake ones.
-        """
-        from modelexport.capture.export import trace_model
-
-        options = self.options
-        with self.clock.step("trace"):
-            run = trace_model(self.prepared.module, self.prepared.inputs)
-        with self.clock.step("export"):
-            request, exported = self._export(run)
-        with self.clock.step("attribute"):
-            wanted = strategies_named(options.strategy)
-            recorded = record_signals(wanted, run, exported.model, exported.scopes, SignalOptions(options.fx_graph))
-            verdict = self._attribute(run, exported, request, recorded.signals)
-            verdict = self._settle(run, exported, verdict)
-        with self.clock.step("write"):
-            texts, outside = self._graph_texts(run, recorded), options.external_data
-            provenance = verdict.provenance
-            written = write_tagged(
-                exported.model, provenance, self.path, options.embed, external_data=outside, texts=texts
-            )
-        # Last, and on the written file: a check in memory would not notice what saving it does.
-        with self.clock.step("check"):
-            check, remarks = self._check(run, exported.model, request)
-        notes = (*self.prepared.notes, *run.notes, *exported.notes, *recorded.notes, *verdict.notes, *remarks)
-        return ExportResult(self.path, written.files, written.provenance, check, notes, self.clock.seconds)
-
-    def _export(self, run: TracedRun) -> tuple[ExportRequest, Exported]:
-        from modelexport.capture.arguments import ExportRequest
-        from modelexport.capture.export import export_traced
-
-        request = ExportRequest(
-            axes={} if self.options.static else self.prepared.axes,
-            must_dynamic=self.options.dynamic,
-            opset=self.options.opset,
-            verbose=self.options.verbose,
-        )
-        return request, export_traced(run, self.options.exporter, request)
-
-    def _attribute(
-        self, run: TracedRun, exported: Exported, request: ExportRequest, signals: Signals
-    ) -> AttributionResult:
-        from modelexport.capture.export import export_unfolded_graph
-
-        graph = exported.model.graph
-        # Constant folding removes nodes that carried a scope; the unfolded graph is exported only if it is asked for.
-        look_behind = None if exported.before is not None else lambda: export_unfolded_graph(run, request)
-        scene = AttributionInput(graph, run.hierarchy, signals, exported.before, look_behind)
-        model = self.prepared.source
-        origin = Origin(self.options.strategy, exported.exporter, graph.fingerprint, model, tool_versions())
-        verdict = attribute_graph(scene, origin)
-        return replace(verdict, provenance=replace(verdict.provenance, policy=self.options.policy))
-
-    def _settle(self, run: TracedRun, exported: Exported, verdict: AttributionResult) -> AttributionResult:
-        """Which call it was, where names leave it open and the strategy may look for more than they say.
-
-        A block that is called three times gives three sets of nodes with one and the same scope. Values of a run tell
-        them apart; that takes another run of the model and of the file, so it is made only for such models.
-        """
-        strategy = CATALOGUE.get(self.options.strategy)
-        # `all` has asked `htp` already; a strategy with a run of its own stands by it; `universal` only repeats.
-        if strategy is None or strategy.needs or not strategy.infers or not find_ambiguous_calls(verdict.provenance):
-            return verdict
-        judge = CATALOGUE["htp"]
-        try:
-            recorded = record_signals([judge], run, exported.model, exported.scopes, SignalOptions())
-        except UserError:
-            return verdict  # values cannot be had; a guess stays a guess
-        graph = exported.model.graph
-        origin = replace(verdict.provenance.origin, strategy=judge.name)
-        shown = attribute_graph(AttributionInput(graph, run.hierarchy, recorded.signals), origin).provenance
-        return replace(verdict, provenance=disambiguate_calls(verdict.provenance, shown))
-
-    def _graph_texts(self, run: TracedRun, recorded: Recorded) -> dict[Path, str]:
-        """The intermediate graphs that were asked for, by the file that each goes to."""
-        captures = {kind: capture for kind, capture in recorded.fx.items() if kind in self.options.fx_graph}
-        texts = {self.path.with_suffix(f".{kind}.txt"): item.text for kind, item in captures.items() if item.text}
-        if self.options.jit_graph is not None:
-            from modelexport.capture.torchscript import jit_graph_text
-
-            texts[self.options.jit_graph] = jit_graph_text(run.model, run.arguments)
-        return texts
-
-    def _check(
-        self, run: TracedRun, model: ModelFile, request: ExportRequest
-    ) -> tuple[OutputCheck | None, tuple[str, ...]]:
-        """Run the file beside the model, then at other sizes and values: exporters freeze both without a word.
-
-        A frozen size is an error only for those who insisted on dynamic axes; others get a remark.
-        """
-        if not self.options.check:
-            unverified = "whether axes are dynamic was not verified: --no-check"
-            return None, (unverified,) if self.options.dynamic else ()
-        from modelexport.capture.export import OutputChecker, runtime_installed
-
-        if not runtime_installed():
-            return None, ("outputs not compared with PyTorch: onnxruntime is not installed",)
-        checker = OutputChecker(self.path, run, self.options.atol, self.options.rtol)
-        if not checker.can_run:
-            return None, ("outputs not compared with PyTorch: ONNX Runtime takes no bfloat16 from outside",)
-        check = checker.check()
-        # Wrong numbers at the given sizes say nothing new at others.
-        if not check.ok:
-            return check, ()
-        frozen = checker.frozen_sizes(dynamic_axes_of(model.proto, request.axes))
-        if frozen and self.options.dynamic:
-            return replace(check, ok=False, message=frozen), ()
-        return check, tuple(remark for remark in (frozen, checker.frozen_values()) if remark)
+    return ExportRun(prepare_model(source, clock.step), path, options, clock).run()

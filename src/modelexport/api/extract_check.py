@@ -24,7 +24,10 @@ from modelexport.api.environment import Clock, need_torch
 from modelexport.api.options import VerifyOptions
 from modelexport.api.verify_model import ModelRuns, watch_run
 from modelexport.errors import RuntimeFailed
+from modelexport.graph.difference import adapt_tolerance, measure
+from modelexport.graph.file.reading import open_model
 from modelexport.graph.file.tagged_file import TaggedFile
+from modelexport.graph.missing_types import USE_FLOAT32, explain_missing_type
 from modelexport.graph.sample import Sample, alike, distance, sample
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.model_source import ModelSource
@@ -39,7 +42,6 @@ from modelexport.record.results.files import (
 )
 from modelexport.record.results.verification import Difference, Tolerance
 from modelexport.transform.extract.cut import Cut
-from modelexport.verify.numbers import measure
 
 if TYPE_CHECKING:
     from modelexport.capture.eager import TensorSpill, WatchedRun
@@ -159,6 +161,8 @@ def _run(part: Extraction, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     try:
         return run_file(part.path, feed)
     except Exception as error:
+        if missing := explain_missing_type(error, open_model(part.path).proto):
+            raise RuntimeFailed(missing, USE_FLOAT32) from error
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise RuntimeFailed(
             f"ONNX Runtime cannot run {part.path}: {type(error).__name__}: {(lines or [''])[0][:300]}",
@@ -315,10 +319,10 @@ class _Outputs:
 
     def _apart(self, reference: np.ndarray, array: np.ndarray) -> Difference:
         # Numbers of few bits cannot be closer than their grain; who chose a tolerance means that one all the same.
-        coarse = () if self._chosen else filter(lambda seen: seen.is_coarse, map(sample, (reference, array)))
-        allowed = max([self._usual, *(seen.grain for seen in coarse)])
-        self.coarsest = max(self.coarsest, allowed)
-        return measure(reference, array, Tolerance(self._usual, allowed))
+        tolerance = Tolerance(self._usual, self._usual if self._chosen else None)
+        tolerance = adapt_tolerance(tolerance, sample(reference), sample(array))
+        self.coarsest = max(self.coarsest, tolerance.rtol or 0.0)
+        return measure(reference, array, tolerance)
 
     def _elsewhere(self, end: End, array: np.ndarray) -> OutputComparison | None:
         """A value of the run that the module did not return, such as one that is kept for later."""

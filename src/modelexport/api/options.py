@@ -43,8 +43,7 @@ class ExportOptions:
     policy: TagPolicy = TagPolicy()
     embed: EmbedOptions = EmbedOptions()
     check: bool = True
-    atol: float = 1e-4
-    rtol: float = 1e-4
+    tolerance: Tolerance = field(default_factory=Tolerance)
     verbose: bool = False
     fx_graph: tuple[FxKind, ...] = ()
     jit_graph: Path | None = None
@@ -53,10 +52,6 @@ class ExportOptions:
         newest = onnx.defs.onnx_opset_version()
         if self.opset is not None and not 1 <= self.opset <= newest:
             raise UserError(f"there is no opset {self.opset}", f"This version of onnx knows opsets 1 to {newest}.")
-        # Not `atol < 0`: NaN is no tolerance either, and compares false with everything.
-        if not (self.atol >= 0 and self.rtol >= 0):
-            given = f"atol {self.atol:g}, rtol {self.rtol:g}"
-            raise UserError(f"tolerances are not negative: {given}", "Give numbers from 0 on.")
         if self.static and self.dynamic:
             raise UserError("--static and --dynamic exclude each other", "Choose one of them.")
 
@@ -97,6 +92,14 @@ def ensure_known(kind: str, name: str, names: Sequence[str]) -> str:
 def as_sequence(given: _Item | Sequence[_Item]) -> Sequence[_Item]:
     """One is as good as a list of one: `op_types="MatMul"` is not five letters."""
     return (given,) if isinstance(given, str | Path) else given
+
+
+def parse_tolerance(atol: float | None, rtol: float | None, min_sqnr: float | None = None) -> Tolerance:
+    """What was asked for; what is None follows the types of the numbers (`graph/difference.py`)."""
+    # Not `bound < 0`: NaN is no tolerance either, and compares false with everything.
+    if any(not bound >= 0 for bound in (atol or 0.0, rtol or 0.0)) or min_sqnr != min_sqnr:  # noqa: PLR0124 - NaN
+        raise UserError(f"no tolerances: atol {atol}, rtol {rtol}, min_sqnr {min_sqnr}", "Give numbers from 0 on.")
+    return Tolerance(atol, rtol, min_sqnr)
 
 
 def parse_tag_policy(

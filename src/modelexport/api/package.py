@@ -12,17 +12,18 @@ Every component is a file like any other: all that takes a file takes `package["
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from modelexport.api.opening import open_file
-from modelexport.errors import UnknownName
-from modelexport.graph.file.package import find_file, read_package
+from modelexport.errors import UnknownName, UserError
+from modelexport.graph.file.package import find_file, is_package, read_package
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.record.package import PACKAGE_FILE, ComponentInfo, PackageInfo
 from modelexport.record.package_provenance import PackageProvenance
 from modelexport.record.provenance import Attribution, Provenance
+from modelexport.record.results.files import ExportResult
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +56,14 @@ class Component:
 
 @dataclass(frozen=True, eq=False)
 class Package:
-    """A folder with `modelexport.json` whose files are there in their recorded sizes."""
+    """A folder with `modelexport.json` whose files are there in their recorded sizes.
+
+    exported  by component: what its export had to say; empty for a package that was opened
+    """
 
     folder: Path
     info: PackageInfo
+    exported: Mapping[str, ExportResult] = field(default_factory=dict)
 
     @cached_property
     def components(self) -> Mapping[str, Component]:
@@ -91,6 +96,14 @@ class Package:
         return PackageProvenance(records, self.info.absent)
 
 
+def ensure_packages(left: str | Path | Package, right: str | Path | Package) -> tuple[Package, Package]:
+    """Raise UserError unless both are packages: a file has no components to be compared with."""
+    if isinstance(left, Package) and isinstance(right, Package):
+        return left, right
+    folder, file = (left.folder, right) if isinstance(left, Package) else (getattr(right, "folder", right), left)
+    raise UserError(f"{folder} is a package, and {file} is not", "Give two packages, or two files.")
+
+
 def open_package(folder: str | Path) -> Package:
     """Open a folder with `modelexport.json`. A file that is missing, exchanged or truncated is FileUnreadable.
 
@@ -98,3 +111,8 @@ def open_package(folder: str | Path) -> Package:
     """
     path = Path(folder)
     return Package(path, read_package(path))
+
+
+def find_package(path: str | Path) -> Package | None:
+    """The package in a folder; None for anything else, which is a file or an error of whoever reads it."""
+    return open_package(path) if is_package(Path(path)) else None

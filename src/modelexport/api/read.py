@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from modelexport.api.opening import note_source, open_file
+from modelexport.api.package import Package, ensure_packages
 from modelexport.errors import UserError, nearest_name
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, read_sidecar
 from modelexport.inspect.analyze import Analysis, analyze_file
@@ -26,6 +27,11 @@ from modelexport.record.results.cost import Cost
 
 if TYPE_CHECKING:
     from modelexport.inspect.compare import Comparison
+    from modelexport.inspect.package.analyze import PackageAnalysis
+    from modelexport.inspect.package.answer import PackageAnswer
+    from modelexport.inspect.package.cost import PackageCost
+    from modelexport.inspect.package.pairs import PackagePair
+    from modelexport.inspect.package.validate import PackageValidation
     from modelexport.inspect.validate import Validation
 
 # Names of axes that an error lists.
@@ -42,19 +48,44 @@ def load(path: str | Path) -> Provenance:
     return open_file(path).provenance_with_edges
 
 
-def analyze(path: str | Path, filter_tag: str | None = None) -> Analysis:
-    """What a file consists of, module by module. `filter_tag` keeps the nodes whose tag contains it."""
+@overload
+def analyze(path: str | Path, filter_tag: str | None = None) -> Analysis: ...
+@overload
+def analyze(path: Package, filter_tag: str | None = None) -> PackageAnalysis: ...
+def analyze(path: str | Path | Package, filter_tag: str | None = None) -> Analysis | PackageAnalysis:
+    """What a file or a package consists of, module by module. `filter_tag` keeps the nodes whose tag contains it."""
+    if isinstance(path, Package):
+        from modelexport.api.package_reading import analyze_package
+
+        return analyze_package(path, filter_tag)
     file = open_file(Path(path))
     return replace(analyze_file(file, filter_tag), notes=note_source(file))
 
 
-def query(source: str | Path | Provenance, text: str) -> tuple[NodeEntry, ...]:
-    """The nodes that a query such as `module=encoder.** & op=MatMul` means, in file order."""
+@overload
+def query(source: str | Path | Provenance, text: str) -> tuple[NodeEntry, ...]: ...
+@overload
+def query(source: Package, text: str) -> tuple[tuple[str, NodeEntry], ...]: ...
+def query(
+    source: str | Path | Provenance | Package, text: str
+) -> tuple[NodeEntry, ...] | tuple[tuple[str, NodeEntry], ...]:
+    """The nodes that a query such as `module=encoder.** & op=MatMul` means, in file order.
+
+    Those of a package come with the names of their components.
+    """
     return answer(source, text).nodes
 
 
-def answer(source: str | Path | Provenance, text: str) -> Answer:
+@overload
+def answer(source: str | Path | Provenance, text: str) -> Answer: ...
+@overload
+def answer(source: Package, text: str) -> PackageAnswer: ...
+def answer(source: str | Path | Provenance | Package, text: str) -> Answer | PackageAnswer:
     """The same with what it was asked of, and the reason where there are no nodes."""
+    if isinstance(source, Package):
+        from modelexport.api.package_reading import answer_package
+
+        return answer_package(source, text)
     if isinstance(source, Provenance) or Path(source).suffix == ".json":
         return answer_query(text, source if isinstance(source, Provenance) else load(source))
     file = open_file(Path(source))
@@ -62,13 +93,21 @@ def answer(source: str | Path | Provenance, text: str) -> Answer:
     return replace(answered, remarks=(*answered.remarks, *file.stale_notes), notes=note_source(file))
 
 
-def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
+@overload
+def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost: ...
+@overload
+def cost(source: Package, at: Mapping[str, int] | None = None) -> PackageCost: ...
+def cost(source: str | Path | Package, at: Mapping[str, int] | None = None) -> Cost | PackageCost:
     """FLOPs, parameters, and bytes of weights and activations of each node and module, from shapes.
 
     at  sizes of axes that the file leaves open, such as {"batch": 8}; amounts are polynomials of those that remain
     """
     sizes = dict(at or {})
     ensure_sizes(sizes)
+    if isinstance(source, Package):
+        from modelexport.api.package_reading import cost_package
+
+        return cost_package(source, sizes)
     opened = open_file(Path(source))
     counted = count(str(source), opened, opened.provenance, sizes)
     # After the count, which knows the axes of all inputs by their names.
@@ -76,27 +115,57 @@ def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost:
     return replace(counted, notes=(*counted.notes, *opened.stale_notes, *note_source(opened)))
 
 
-def compare(a: str | Path, b: str | Path) -> Comparison:
-    """How two files differ, module by module."""
+@overload
+def compare(a: str | Path, b: str | Path) -> Comparison: ...
+@overload
+def compare(a: Package, b: Package) -> PackagePair[Comparison]: ...
+def compare(a: str | Path | Package, b: str | Path | Package) -> Comparison | PackagePair[Comparison]:
+    """How two files differ, module by module; or two packages, file by file."""
+    if isinstance(a, Package) or isinstance(b, Package):
+        from modelexport.api.package_reading import pair_packages
+
+        return pair_packages(*ensure_packages(a, b), compare)
     from modelexport.inspect.compare import compare_files
 
     files = open_file(Path(a)), open_file(Path(b))
     return replace(compare_files(*files), notes=note_source(*files))
 
 
+@overload
 def validate(
     path: str | Path,
     check_consistency: bool = False,
     repair: bool = False,
     output: str | Path | None = None,
     require_record: bool = False,
-) -> Validation:
-    """Check a file, its record and its tags. Whatever is wrong with them is a finding.
+) -> Validation: ...
+@overload
+def validate(
+    path: Package,
+    check_consistency: bool = False,
+    repair: bool = False,
+    output: str | Path | None = None,
+    require_record: bool = False,
+) -> PackageValidation: ...
+def validate(
+    path: str | Path | Package,
+    check_consistency: bool = False,
+    repair: bool = False,
+    output: str | Path | None = None,
+    require_record: bool = False,
+) -> Validation | PackageValidation:
+    """Check a file, its record and its tags, or a package with all of its files. Whatever is wrong is a finding.
 
     check_consistency  also look for attributions that dataflow rules out
     repair             first rewrite the keys on the nodes from the record, in place or into `output`
     require_record     that there is no record is an error, and not a warning
     """
+    if isinstance(path, Package):
+        from modelexport.api.package_reading import validate_package
+
+        if repair:
+            raise UserError("--repair takes one file, and not a package", "Give one of the .onnx files in it.")
+        return validate_package(path, check_consistency=check_consistency, require_record=require_record)
     from modelexport.inspect.validate import run_checks
 
     file = open_tagged(Path(path))

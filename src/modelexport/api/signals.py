@@ -170,4 +170,5 @@ def _with_fx(signals: Signals, captures: Mapping[str, FxCapture]) -> Signals:
 def _trace_fx(run: TracedRun, probed: ProbedRun, kinds: Sequence[FxKind]) -> dict[str, FxCapture]:
     from modelexport.capture.fx import trace_fx
 
-    return {kind: trace_fx(run.model, probed.arguments, run.hierarchy, kind) for kind in kinds}
+    with run.entered():
+        return {kind: trace_fx(run.model, probed.arguments, run.hierarchy, kind) for kind in kinds}

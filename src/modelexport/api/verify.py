@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from modelexport.api.attach import prepare_for_file
+from modelexport.api.attach import fit_dtype, prepare_for_file
 from modelexport.api.environment import Clock, Progress
 from modelexport.api.opening import ensure_record, note_source, open_file
-from modelexport.api.options import VerifyOptions
+from modelexport.api.options import VerifyOptions, parse_tolerance
 from modelexport.api.relink import relink_graph
 from modelexport.api.value_comparison import (
     RunComparison,
@@ -36,7 +36,7 @@ from modelexport.graph.related import module_overlap
 from modelexport.graph.sample import Sample
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.model_source import ModelSource
-from modelexport.record.results.verification import Tolerance, Verification
+from modelexport.record.results.verification import Verification
 from modelexport.record.signals import CallTensors
 from modelexport.verify.numbers import ReferenceRun
 
@@ -86,14 +86,13 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
         )
     if samples < 1:
         raise UserError(f"samples is {samples}", "Give 1 or more.")
-    if any(not bound >= 0 for bound in (atol or 0.0, rtol or 0.0)) or min_sqnr != min_sqnr:  # noqa: PLR0124 - NaN
-        raise UserError(f"no tolerances: atol {atol}, rtol {rtol}, min_sqnr {min_sqnr}", "Give numbers from 0 on.")
+    tolerance = parse_tolerance(atol, rtol, min_sqnr)
     if model is None and (text or image or input_specs):
         raise UserError("text, images and input specs need the model to make inputs from them", "Give it as well: -m.")
     source = ModelSource(
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
-    options = VerifyOptions(source, samples, Tolerance(atol, rtol, min_sqnr), as_deployed, proof)
+    options = VerifyOptions(source, samples, tolerance, as_deployed, proof)
     tagged, clock = open_tagged(Path(file)), Clock(progress)
     if against is None:
         ensure_record(tagged)
@@ -254,10 +253,10 @@ def _array(value: object) -> np.ndarray:
 def _model_feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
     from modelexport.capture.arguments import resample_inputs
 
-    source = options.source
+    source = fit_dtype(believed, options.source)
     first, *more = source.samples
     prepared = prepare_for_file(believed, replace(source, inputs=first), clock)
-    again = replace(source, model=prepared.module)  # loaded once, whatever the number of samples
+    again = source.with_module(prepared.module)  # loaded once, whatever the number of samples
     arguments = [prepared.inputs]
     arguments += [prepare_for_file(believed, replace(again, inputs=sample), clock).inputs for sample in more]
     drawn = range(len(arguments), options.samples)

@@ -28,6 +28,7 @@ class EntryPoint:
     inputs   a sample, in the order of the graph's inputs
     axes     dynamic axes of the inputs, by name
     cache    inputs that the next call gets from outputs of this one
+    others   further samples, in other sizes
     """
 
     name: str
@@ -35,6 +36,7 @@ class EntryPoint:
     inputs: Mapping[str, torch.Tensor]
     axes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     cache: tuple[CachePair, ...] = ()
+    others: tuple[Mapping[str, torch.Tensor], ...] = ()
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 from torch.utils import _pytree as pytree
 
@@ -44,15 +46,21 @@ from modelexport.capture.hierarchy import run_model, trace_run
 from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest, dynamic_axes, parse_input_spec
 from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, isolate_model, quiet, root_cause
-from modelexport.capture.loading.models import load_model
+from modelexport.capture.loading.dtypes import convert_inputs
+from modelexport.capture.loading.models import adopt_module, load_model
 from modelexport.capture.loading.third_party import LoadedModel
 from modelexport.capture.onnxruntime.session import open_session, run_session
 from modelexport.capture.torchscript import export_torchscript, export_unfolded
 from modelexport.capture.transformers_exporter import export_transformers
-from modelexport.errors import InputError
+from modelexport.errors import InputError, ModelUnloadable, RuntimeFailed
+from modelexport.graph.difference import adapt_tolerance, describe_tolerance, measure
 from modelexport.graph.index import Graph
+from modelexport.graph.missing_types import USE_FLOAT32, explain_missing_type
+from modelexport.graph.sample import sample
+from modelexport.graph.types import float_types
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.model_source import ModelSource
+from modelexport.record.results.verification import Difference, Tolerance
 from modelexport.record.signals import OutputCheck, Trace
 
 _PLAIN = (torch.Tensor, int, float, bool, str, complex, type(None))
@@ -66,7 +74,10 @@ class ProbedRun:
 
 @dataclass(frozen=True)
 class TracedRun:
-    """One run of a model: what went in, what came out, and the calls in between."""
+    """One run of a model: what went in, what came out, and the calls in between.
+
+    entry  the way in which the model was called, if not by its own `forward`
+    """
 
     model: torch.nn.Module
     arguments: CallArguments
@@ -74,6 +85,10 @@ class TracedRun:
     outputs: Mapping[str, torch.Tensor]
     output_names: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    entry: EntryPoint | None = None
+
+    def entered(self) -> AbstractContextManager[None]:
+        return _entered(self.model, self.entry)
 
 
 def trace_model(model: torch.nn.Module, inputs: object) -> TracedRun:
@@ -96,9 +111,25 @@ def trace_model(model: torch.nn.Module, inputs: object) -> TracedRun:
     return TracedRun(model, arguments, observed.hierarchy, tensors, names, notes)
 
 
+def trace_prepared(prepared: PreparedModel) -> TracedRun:
+    with _entered(prepared.module, prepared.entry):
+        run = trace_model(prepared.module, prepared.inputs)
+    return replace(run, entry=prepared.entry)
+
+
+@contextmanager
+def _entered(model: torch.nn.Module, entry: EntryPoint | None) -> Iterator[None]:
+    """While this is open, calling the model is the call that was prepared."""
+    if entry is None:
+        yield
+        return
+    with entered(model, entry), exportable_windows():
+        yield
+
+
 def probe_operators(run: TracedRun, graph_inputs: Collection[str]) -> ProbedRun:
     """Run again with operators recorded, on inputs that leave out no work; only those in `graph_inputs` may change."""
-    with EXPORT_LOCK, quiet(), exportable_moe(run.model):
+    with EXPORT_LOCK, quiet(), exportable_moe(run.model), run.entered():
         masked = run.arguments.with_mask(graph_inputs)
         probed = None if masked is None else _try_probe(run, masked)
         probed = probed or _try_probe(run, run.arguments)
@@ -170,6 +201,7 @@ Step = Callable[[str], AbstractContextManager[None]]
 class PreparedModel:
     """A module that can be run: its arguments, the axes of theirs that shall be dynamic, and what to know about it.
 
+    others  the same tensors in other sizes, for a check of the file
     entry  the way in which it is called, if not by its own `forward`
     """
 
@@ -178,36 +210,31 @@ class PreparedModel:
     axes: Mapping[str, Mapping[int, str]]
     source: str
     notes: tuple[str, ...] = ()
+    others: tuple[Mapping[str, torch.Tensor], ...] = ()
     entry: EntryPoint | None = None
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """While this is open, calling the module is the call that was prepared."""
-        if self.entry is None:
-            yield
-            return
-        with entered(self.module, self.entry), exportable_windows():
-            yield
 
 
 def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
     """Load a model and make its inputs; `step` is told about each, for progress and timing."""
     model = source.model
     with step("load"):
-        if isinstance(model, torch.nn.Module):
-            loaded = LoadedModel(model, type(model).__name__)
-        else:
-            loaded = load_model(str(model), source)
+        live = model if isinstance(model, torch.nn.Module) else None
+        loaded = load_model(str(model), source) if live is None else adopt_module(live, source)
+    if loaded.parts:
+        raise ModelUnloadable(
+            f"{loaded.source!r} returns several modules ({', '.join(loaded.parts)}), and one file has one",
+            "Give a folder as output (-o FOLDER), or a callable that returns one of them.",
+        )
     with step("inputs"):
-        return _bind_inputs(loaded, source)
+        return bind_inputs(loaded, source)
 
 
-def _bind_inputs(loaded: LoadedModel, source: ModelSource) -> PreparedModel:
+def bind_inputs(loaded: LoadedModel, source: ModelSource) -> PreparedModel:
     inputs = source.inputs
     arrays = Path(inputs) if isinstance(inputs, (str, Path)) else None
     values = inputs if arrays is None and inputs is not None else loaded.inputs
     if values is not None and not (arrays or source.describes_inputs):
-        arguments = bind_arguments(loaded.module, values)
+        arguments = convert_inputs(bind_arguments(loaded.module, values), loaded.dtype)
         return PreparedModel(loaded.module, arguments, dynamic_axes(arguments.tensors), loaded.source, loaded.notes)
     request = InputRequest(
         text=source.text,
@@ -217,10 +244,11 @@ def _bind_inputs(loaded: LoadedModel, source: ModelSource) -> PreparedModel:
         arrays_file=arrays,
         seed=source.seed,
         static=source.static,
+        floating=loaded.dtype,
     )
-    sample = make_inputs(loaded.module, loaded.processing, request)
-    arguments = bind_arguments(loaded.module, sample.values)
-    return PreparedModel(loaded.module, arguments, sample.axes, loaded.source, (*loaded.notes, *sample.notes))
+    made = make_inputs(loaded.module, loaded.processing, request)
+    arguments = bind_arguments(loaded.module, made.values)
+    return PreparedModel(loaded.module, arguments, made.axes, loaded.source, (*loaded.notes, *made.notes))
 
 
 # ONNX Runtime's messages go on with paths and operators of its own.
@@ -234,21 +262,21 @@ def runtime_installed() -> bool:
 class OutputChecker:
     """Output check: one written file, run in ONNX Runtime, against the model that it came from.
 
-    An element may differ by atol + rtol × its size, as in numpy.allclose.
+    How far apart elements may be is decided as for `verify` (`graph/difference.py`), by the coarsest type in the file:
+    what a model returns in float32 it may have computed in float16.
     """
 
-    def __init__(self, path: Path, run: TracedRun, atol: float, rtol: float) -> None:
-        self._path = path
-        self._run = run
-        self._atol, self._rtol = atol, rtol
+    def __init__(self, path: Path, run: TracedRun, tolerance: Tolerance, proto: onnx.ModelProto) -> None:
+        self._path, self._run, self._proto = path, run, proto
+        empty = [np.empty(0, onnx.helper.tensor_dtype_to_np_dtype(kind)) for kind in float_types(proto)]
+        self._tolerance = adapt_tolerance(tolerance, *map(sample, empty))
 
     def check(self) -> OutputCheck:
-        """On the inputs that the model was exported with."""
-        return self._compare(self._run.arguments.tensors, self._run.outputs)
-
-    @property
-    def can_run(self) -> bool:
-        return all(tensor.dtype is not torch.bfloat16 for tensor in self._run.arguments.tensors.values())
+        """On the inputs that the model was exported with. RuntimeFailed where ONNX Runtime has not the file's types."""
+        tensors = self._run.arguments.tensors
+        if any(tensor.dtype is torch.bfloat16 for tensor in tensors.values()):
+            raise RuntimeFailed("ONNX Runtime cannot be given bfloat16 from Python", USE_FLOAT32)
+        return self._compare(tensors, self._run.outputs)
 
     # An exporter that traces takes decisions from the sample, once and for all. Other inputs show it.
 
@@ -266,6 +294,11 @@ class OutputChecker:
         """What goes wrong with other values; empty if nothing does: `if x.sum() > 0` took one branch in the trace."""
         return self._remark(self._run.arguments.negate_or_mask(), "inputs like the sample")
 
+    def differ(self, tensors: Mapping[str, torch.Tensor]) -> str:
+        """How the file differs from the model on these inputs; empty if it does not."""
+        sizes = ", ".join(f"{name} {'x'.join(map(str, tensor.shape))}" for name, tensor in tensors.items())
+        return self._remark(tensors, f"the sizes it was traced with, not for {sizes}")
+
     def _remark(self, tensors: Mapping[str, torch.Tensor], what: str) -> str:
         if not tensors:
             return ""
@@ -280,7 +313,9 @@ class OutputChecker:
     def _compare(self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> OutputCheck:
         try:
             actual = run_session(self._session, {name: to_array(tensor) for name, tensor in inputs.items()})
-        except Exception as error:  # noqa: BLE001 - onnxruntime has no common error class; what it says is the finding
+        except Exception as error:
+            if missing := explain_missing_type(error, self._proto):
+                raise RuntimeFailed(missing, USE_FLOAT32) from error
             return _failed_check(f"ONNX Runtime cannot run the file: {root_cause(error, 1)[:_LONGEST]}")
         if len(actual) != len(outputs):
             return _failed_check(f"the file returns {len(actual)} outputs, PyTorch {len(outputs)}")
@@ -292,12 +327,18 @@ class OutputChecker:
         for (name, want), got in zip(expected.items(), actual, strict=True):
             if got.shape != want.shape:
                 return _failed_check(f"{name} has shape {got.shape}, PyTorch {want.shape}")
-            absolute, relative = _largest_differences(got, want)
-            worst_abs, worst_rel = max(worst_abs, absolute), max(worst_rel, relative)
-            if not np.allclose(got, want, atol=self._atol, rtol=self._rtol, equal_nan=True):
-                allowed = f"{self._atol:g} + {self._rtol:g} × value"
-                wrong.append(f"{name} differs from PyTorch by up to {absolute:.2g} (allowed: {allowed})")
+            difference = measure(want, got, self._tolerance)
+            # Something that is finite in one of them only is infinitely far away.
+            apart = (math.inf, math.inf) if difference.unlike else (difference.max_abs, difference.max_rel)
+            worst_abs, worst_rel = max(worst_abs, apart[0]), max(worst_rel, apart[1])
+            if not difference.agrees:
+                wrong.append(f"{name} differs from PyTorch by {self._amount(difference)}")
         return OutputCheck(not wrong, worst_abs, worst_rel, "; ".join(wrong))
+
+    def _amount(self, difference: Difference) -> str:
+        if difference.unlike:
+            return f"NaN or infinity in {difference.unlike} places"
+        return f"up to {difference.max_abs:.2g} (allowed: {describe_tolerance(self._tolerance)})"
 
     @cached_property
     def _session(self) -> Any:
@@ -313,14 +354,3 @@ def _lengthen(tensor: torch.Tensor, axes: Mapping[int, str]) -> torch.Tensor:
         size = tensor.shape[axis]
         tensor = tensor.index_select(axis, torch.arange(size + 1, device=tensor.device) % size)
     return tensor
-
-
-def _largest_differences(got: np.ndarray, want: np.ndarray) -> tuple[float, float]:
-    if not want.size:
-        return 0.0, 0.0
-    got, want = got.astype(np.float64), want.astype(np.float64)
-    # Infinities and NaN in the same place are no difference: attention masks are full of them.
-    same = (got == want) | (np.isnan(got) & np.isnan(want))
-    difference = np.where(same, 0.0, np.abs(got - want))
-    scale = np.maximum(np.abs(want), 1e-12)  # an element that should be 0 has no relative difference
-    return float(np.max(difference)), float(np.max(np.where(same, 0.0, difference / scale)))

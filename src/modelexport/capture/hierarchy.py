@@ -97,15 +97,21 @@ def state_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for pairs in named for name, tensor in pairs}
 
 
+_NO_KERNEL = "not implemented for"
+
+
 def call_model(model: nn.Module, arguments: CallArguments) -> Any:
     """Call a model as written; one that refuses its inputs is an error that lists them."""
     with _without_compiler():
         try:
             return model(*arguments.args, **arguments.kwargs)
         except Exception as error:
+            # torch: "addmm_impl_cpu_" not implemented for 'Half'
+            missing_type = isinstance(error, NotImplementedError | RuntimeError) and _NO_KERNEL in str(error)
+            hint = f"Check names, shapes and types of the inputs: {describe_tensors(arguments)}"
             raise InputError(
                 f"{type(model).__name__} does not run on these inputs: {type(error).__name__}: {error}",
-                "Check names, shapes and types of the inputs: " + describe_tensors(arguments),
+                "PyTorch cannot compute in this type here: --dtype float32." if missing_type else hint,
             ) from error
 
 

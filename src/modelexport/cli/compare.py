@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from modelexport.cli import options as cli
+from modelexport.cli import package as packages
 from modelexport.errors import UserError
 
 
@@ -18,11 +19,14 @@ from modelexport.errors import UserError
 def compare(a: Path, b: Path, report: cli.Report) -> int:
     """Show what differs between the files A and B, module by module.
 
-    Modules are aligned by their path; all calls of a module count together. Exits with 1 if anything differs.
+    Modules are aligned by their path; all calls of a module count together. Packages are compared file by file. Exits
+    with 1 if anything differs.
     """
     from modelexport.api.read import compare as compare_models
     from modelexport.show.text.checks import comparison_tables
 
+    if (pair := packages.find_pair(a, b)) is not None:
+        return packages.show_comparison(pair, report)
     cli.spare_inputs(report.output, a, b)
     comparison = compare_models(a, b)
     report.show_unless_quiet(comparison, lambda: comparison_tables(comparison, verbose=report.verbose))
@@ -50,6 +54,7 @@ def diff(left: Path, right: Path, no_weights: bool, report: cli.Report, **option
 
     Nodes are paired by what they compute. Other names and another order are no difference. What is left is put into
     the module that it belongs to: nodes added, removed and replaced, attributes, shapes, types, weights, cost.
+    Two packages are compared component by component.
 
     \b
     exit codes  0  no differences
@@ -61,6 +66,8 @@ def diff(left: Path, right: Path, no_weights: bool, report: cli.Report, **option
     from modelexport.show.text.console import emit
     from modelexport.show.text.diff import diff_summary
 
+    if (pair := packages.find_pair(left, right)) is not None:
+        return packages.show_diff(pair, report, weights=not no_weights, **options)
     cli.spare_inputs(report.output, left, right)
     differences = diff_files(left, right, weights=not no_weights, **options)
     # Not by `report.show`: both texts are made of lines that are written as they are, without rich.

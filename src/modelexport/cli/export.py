@@ -9,31 +9,45 @@ import click
 
 from modelexport.cli import options as cli
 from modelexport.errors import printable
+from modelexport.record.results.files import PackageExport
 
 
 @click.command()
 @cli.source_option()
-@cli.target_option("The .onnx file.")
+@cli.target_option("The .onnx file, or a folder for a package of several files.")
 @cli.export_options
 @cli.report_options("text", "json", to_file=False)
 def export(model: str, output: Path, no_check: bool, report: cli.Report, **options: Any) -> int:
     """Export MODEL to ONNX, and record which of its modules produced each node.
 
-    Exits with 1 if the file's outputs differ from PyTorch's.
+    \b
+    modelexport export -m ./bert  -o bert.onnx                                    one forward pass
+    modelexport export -m ./qwen3 -o qwen3.onnx --task text-generation-with-past  a decoder with its cache
+    modelexport export -m ./qwen3 -o qwen3/ --target genai                        a folder that a consumer loads
+
+    Exits with 1 if the outputs of a file differ from PyTorch's.
     """
     from modelexport.api.export import export as export_model
-    from modelexport.show.text.written_files import export_lines
+    from modelexport.api.package import Package
+    from modelexport.show.text.written_files import export_lines, package_export_lines
 
     with cli.quiet_run(report.verbosity) as progress:
-        result = export_model(model, output, no_check=no_check, verbose=report.verbose, progress=progress, **options)
-    report.show_unless_quiet(result, lambda: export_lines(result, verbose=report.verbose))
+        result: Any = export_model(
+            model, output, no_check=no_check, verbose=report.verbose, progress=progress, **options
+        )
+    if isinstance(result, Package):
+        written = PackageExport(result.folder, result.info, result.exported)
+        report.show_unless_quiet(written, lambda: package_export_lines(written, verbose=report.verbose))
+        checks = [item.check for item in result.exported.values()]
+    else:
+        report.show_unless_quiet(result, lambda: export_lines(result, verbose=report.verbose))
+        checks = [result.check]
     # None: with --no-check nothing was compared, and nothing is claimed.
-    if result.check is None or result.check.ok:
-        return 0
-    if report.verbosity.quiet and report.form == "text":
+    wrong = [check.message for check in checks if check is not None and not check.ok]
+    if wrong and report.verbosity.quiet and report.form == "text":
         # The exit code alone would not say why.
-        click.echo(f"error: {printable(result.check.message)}", err=True)
-    return 1
+        click.echo(f"error: {printable('; '.join(wrong))}", err=True)
+    return 1 if wrong else 0
 
 
 @click.command()

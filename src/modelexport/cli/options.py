@@ -167,7 +167,12 @@ def spare_inputs(output: Path | None, *inputs: Path) -> None:
 # Tuples and not decorators, because verbs combine them: what is in a tuple stands in the help text in this order.
 _LOADING = (
     click.option("--task", metavar="NAME", help="The task that chooses the Auto class, such as text-classification."),
-    click.option("--dtype", metavar="NAME", help="Load weights as float32, float16, bfloat16 or float64."),
+    click.option(
+        "--dtype",
+        metavar="NAME",
+        help="Load weights as float32, float16, bfloat16, float64, or auto: as they are stored. Default: float32, or "
+        "that of the FILE; what a callable builds keeps its own.",
+    ),
     preset_option("--device", "cpu", "Where the model runs.", metavar="NAME"),
     preset_option("--seed", 0, "For random weights and made-up inputs.", type=int),
     click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model."),
@@ -187,14 +192,24 @@ _GIVEN_SEVERAL = (file_option("--inputs", multiple=True, help=f"{_ARRAYS}; repea
 _EXPORTING = (
     click.option("--static", is_flag=True, help="Fix every axis."),
     click.option("--dynamic", is_flag=True, help="Fail if batch and sequence axes cannot be dynamic."),
-    preset_option("--exporter", "dynamo", "The exporter.", metavar="dynamo|transformers|torchscript"),
+    click.option(
+        "--target",
+        metavar="genai|optimum|transformersjs",
+        help="Lay the folder out for this consumer: file names, inputs and outputs, configuration.",
+    ),
+    click.option("--force", is_flag=True, help="Write into a folder that is not empty."),
+    click.option(
+        "--exporter",
+        metavar="dynamo|transformers|torchscript",
+        help="The exporter; dynamo if not given, and transformers for models that generate.",
+    ),
     click.option("--opset", type=int, help="The opset to export to; torch's default if not given."),
     click.option(
         "--external-data/--no-external-data", default=None, help="Weights in a file beside the model, or in it."
     ),
     click.option("--no-check", is_flag=True, help="Do not compare the file's outputs with PyTorch's."),
-    preset_option("--atol", 1e-4, "Absolute tolerance of that comparison.", type=float),
-    preset_option("--rtol", 1e-4, "Relative tolerance of that comparison.", type=float),
+    click.option("--atol", type=float, metavar="A", help="Absolute tolerance of that comparison; else by type."),
+    click.option("--rtol", type=float, metavar="R", help="Relative tolerance of that comparison; else by type."),
     file_option("--jit-graph", help="Also write the TorchScript graph, for reading."),
     click.option(
         "--fx-graph",

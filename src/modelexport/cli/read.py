@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modelexport.cli import options as cli
+from modelexport.cli import package as packages
 from modelexport.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ _DIGITS = 100
 def analyze(model: Path, filter_tag: str | None, report: cli.Report) -> int:
     """Show what MODEL consists of: modules with their nodes, parameters and operators, and how well each node is known.
 
+    MODEL is a file, or the folder of a package: then all of its files are shown, and one module tree over all of them.
+
     \b
     summary   module tree, coverage by confidence and evidence
     detailed  the same without abridgement, and a table of all nodes
@@ -34,6 +37,8 @@ def analyze(model: Path, filter_tag: str | None, report: cli.Report) -> int:
     from modelexport.api.read import analyze as analyze_model
     from modelexport.show.text.analysis import analysis_tables
 
+    if (package := packages.find_package(model)) is not None:
+        return packages.show_analysis(package, filter_tag, report)
     cli.spare_inputs(report.output, model)
     analysis = analyze_model(model, filter_tag)
     detailed = report.form == "detailed" or report.verbose  # -v asks for the same
@@ -52,13 +57,16 @@ def analyze(model: Path, filter_tag: str | None, report: cli.Report) -> int:
 def validate(model: Path, output: Path | None, report: cli.Report, **options: Any) -> int:
     """Check that MODEL is valid, that its record belongs to it, and that its tags agree with the record.
 
-    Exits with 1 if there is an error. That there is no record is a warning, unless one is required.
+    Of a package, every file is checked, and whether they fit together: digests, links, cache pairs, tags, modules that
+    are in no file. Exits with 1 if there is an error. That there is no record is a warning, unless one is required.
     """
     if output is not None and not options["repair"]:
         raise UserError("--output says where the repaired model goes", "Add --repair.")
     from modelexport.api.read import validate as validate_model
     from modelexport.show.text.checks import validation_tables
 
+    if (package := packages.find_package(model)) is not None:
+        return packages.show_validation(package, report, **options)
     validation = validate_model(model, output=output, **options)
     report.show_unless_quiet(validation, lambda: validation_tables(validation, verbose=report.verbose))
     return 0 if validation.ok else 1
@@ -87,12 +95,14 @@ def query(model: Path, query: str, report: cli.Report) -> int:
     & | ! ( )          and, or, not, grouping; quotes around odd values
 
     A name or pattern that is that of nothing in the file is an error. Names that are right but have no node in common
-    are an empty answer.
+    are an empty answer. In a package, all files are asked, and nodes come with the component that they are in.
     """
     from modelexport.api.read import answer as answer_query
     from modelexport.show.text.analysis import query_names, query_table
     from modelexport.show.text.console import emit
 
+    if (package := packages.find_package(model)) is not None:
+        return packages.show_answer(package, query, report)
     cli.spare_inputs(report.output, model)
     answer = answer_query(model, query)
     if report.form == "names":
@@ -117,10 +127,12 @@ def cost(file: Path, at: tuple[str, ...], by: str, report: cli.Report, **tree: A
     modelexport cost bert.onnx
     modelexport cost bert.onnx --at batch=8,sequence=128 --depth 2
     modelexport cost bert.onnx --by node --format csv -o nodes.csv
+    modelexport cost qwen3/ --at batch=1,past_sequence=4096,sequence=1
 
     Everything follows from shapes: nothing is run and no weight is read. Amounts are in terms of the axes that the file
     leaves open, until --at gives them sizes. FLOPs are those of matrix multiplications, convolutions and the like, a
-    multiplication and an addition being two; the operations of everything else are `other`.
+    multiplication and an addition being two; the operations of everything else are `other`. Of a package, every file is
+    counted by itself, and the bytes of the cache module by module.
 
     \b
     exit codes  0  done
@@ -129,8 +141,11 @@ def cost(file: Path, at: tuple[str, ...], by: str, report: cli.Report, **tree: A
     from modelexport.api.read import cost as count_cost
     from modelexport.show.text.cost_and_profile import cost_tables, node_tables
 
+    sizes = parse_sizes(at)
+    if (package := packages.find_package(file)) is not None:
+        return packages.show_cost(package, sizes, by, report, **tree)
     cli.spare_inputs(report.output, file)
-    counted = count_cost(file, parse_sizes(at))
+    counted = count_cost(file, sizes)
 
     # Made only for text: JSON and CSV never build a table.
     def view() -> Iterator[RenderableType]:

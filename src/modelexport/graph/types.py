@@ -71,12 +71,12 @@ class ValueTypes:
 
     @cached_property
     def _stated(self) -> Types:
-        return dict(_typed(self._file.proto))
+        return dict(stated_types(self._file.proto))
 
     @cached_property
     def _inferred(self) -> Types:
         inferred = _infer_shapes(checkable(self._file))
-        return {} if inferred is None else dict(_typed(inferred))
+        return {} if inferred is None else dict(stated_types(inferred))
 
 
 def _infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto | None:
@@ -97,7 +97,13 @@ def type_name(dtype: int) -> str:
     return _NAMES.get(dtype, f"type {dtype}")
 
 
-def _typed(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TypeProto]]:
+def float_types(proto: onnx.ModelProto) -> frozenset[int]:
+    """The types of floats in a file, as far as it states them: weights, inputs, outputs and values in between."""
+    return FLOATS & {kind.tensor_type.elem_type for _, kind in stated_types(proto)}
+
+
+def stated_types(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TypeProto]]:
+    """By value id, what weights and declarations say."""
     yield from _graph_types(proto.graph, MAIN)
     for function in proto.functions:
         yield from _values(function.value_info, function_id(function))

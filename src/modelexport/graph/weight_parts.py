@@ -92,7 +92,8 @@ def _directions(length: int) -> np.ndarray:
     if length == 1:
         return np.ones((1, 1), np.float32)
     drawn = np.random.default_rng(length).standard_normal((length, _PROJECTIONS)) / np.sqrt(_PROJECTIONS)
-    return drawn.astype(np.float32)
+    directions: np.ndarray = drawn.astype(np.float32)
+    return directions
 
 
 def _join(table: list[tuple[str, bool, np.ndarray]]) -> _Rows:

@@ -178,7 +178,7 @@ def _sum_by_module(file: TaggedFile, shown: Provenance, matching: ParameterMatch
 def analyze_file(file: TaggedFile, filter_tag: str | None = None) -> Analysis:
     """Everything about a file, or about those of its nodes and weights whose tag contains `filter_tag`."""
     record = file.provenance
-    shown = _filtered(record, filter_tag) if filter_tag else record
+    shown = filter_record(record, filter_tag) if filter_tag else record
     # Matched on all of the record: what a weight is does not depend on what is shown.
     matching = ParameterMatching(file.graph, record, file.inlined)
     owned = _sum_by_module(file, record, matching)
@@ -202,7 +202,7 @@ def analyze_file(file: TaggedFile, filter_tag: str | None = None) -> Analysis:
     )
 
 
-def _filtered(provenance: Provenance, text: str) -> Provenance:
+def filter_record(provenance: Provenance, text: str) -> Provenance:
     """The record of the nodes and weights whose tag contains the text."""
     tag, weights = provenance.tag, provenance.initializers
     nodes = {key: entry for key, entry in provenance.nodes.items() if text in tag(entry.attribution)}

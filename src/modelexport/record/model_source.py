@@ -10,7 +10,7 @@ Inside of the package they travel as one value, from the public function down to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +23,12 @@ class ModelSource:
     """
     model   a live `nn.Module`, a folder, a hub id, or `package.module:callable`; None to run a file without its model
     inputs  keyword inputs, a tensor or a tuple of them, the path of an .npz file, or a list of these: several samples
-    dtype   None keeps that of the checkpoint
+    dtype   `auto` keeps that of the checkpoint; None is float32, or the type of the file that the model is loaded for.
+            What Python code built (a live module, a callable) keeps its own unless a type is named
     input   shapes as the command line takes them: `x=2x3:float32`
     static  inputs are for a graph without dynamic axes
+    file_dtype  the type of the file that the model is loaded for, if there is one: of the weights of a checkpoint where
+                `dtype` is None, and of floats that it is given
     """
 
     model: torch.nn.Module | str | Path | None = None
@@ -42,11 +45,16 @@ class ModelSource:
     input_specs: str | Path | None = None
     static: bool = False
     revision: str | None = None
+    file_dtype: str | None = None
 
     @property
     def describes_inputs(self) -> bool:
         """Whether something is said of the inputs, short of giving them."""
         return bool(self.input or self.input_specs or self.text or self.image)
+
+    def with_module(self, module: torch.nn.Module) -> ModelSource:
+        """The same source, loaded: it is converted no more, and what it is given is still to be in its type."""
+        return replace(self, model=module, dtype=None, file_dtype=self.dtype or self.file_dtype)
 
     @property
     def leaves_inputs_open(self) -> bool:

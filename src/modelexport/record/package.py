@@ -20,6 +20,21 @@ PACKAGE_FILE = "modelexport.json"
 PACKAGE_SCHEMA_VERSION = 1
 
 
+class Axis:
+    """Names of axes that graphs of models that generate have in common.
+
+    PAST    tokens that the cache holds
+    TOTAL   those and the new ones
+    WINDOW  tokens that the cache of a layer with a sliding window holds; it drops those that are out of the window
+    """
+
+    BATCH = "batch"
+    SEQUENCE = "sequence"
+    PAST = "past_sequence"
+    TOTAL = "total_sequence"
+    WINDOW = "past_window"
+
+
 @dataclass(frozen=True)
 class CachePair:
     """State of generation: the output `present` of one step is the input `past` of the next."""
@@ -36,6 +51,9 @@ class Link:
     output: str
     target: str
     input: str
+
+    def __str__(self) -> str:
+        return f"{self.source}.{self.output} → {self.target}.{self.input}"
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,14 @@ class PackageProvenance:
 
     def tags_of(self, module: str) -> Mapping[str, str]:
         """The tag of a module by component, of those that know the module: one tag in all of them if all is well."""
-        known = {name: record for name, record in self.components.items() if module in record.hierarchy.modules}
-        return {name: record.tags.tag(module) for name, record in known.items()}
+        return {name: record.tags.tag(module) for name, record in self._knowing(module)}
+
+    def classes_of(self, module: str) -> Mapping[str, str]:
+        """The same of its class."""
+        return {name: record.hierarchy.modules[module].class_name for name, record in self._knowing(module)}
+
+    def _knowing(self, module: str) -> Iterator[tuple[str, Provenance]]:
+        return (item for item in self.components.items() if module in item[1].hierarchy.modules)
 
     def nodes(self) -> Iterator[tuple[str, NodeEntry]]:
         """All nodes with the component that they are in, in file order."""

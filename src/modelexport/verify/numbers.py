@@ -8,175 +8,25 @@ reads it.
     reference:  fc returned  #7 [1.0, 2.0, 3.0]
     this run:   /fc/Add_out  [1.0, 2.0, 3.1]    holds what nothing holds, leaves fc: a wrong #7, SQNR 31 dB
 
-`measure` works in slices, so that neither tensor is ever copied as a whole. SQNR is the ratio of signal to noise power
-in decibels, the signal being the mean power of both: it is the same in both directions.
+How far apart two tensors are, and how far they may be, is decided by `graph/difference.py`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.crossings import Crossings
+from modelexport.graph.difference import adapt_tolerance, measure
 from modelexport.graph.index import Graph
 from modelexport.graph.sample import Sample
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import Difference, Tolerance
 from modelexport.record.signals import CallTensors
 from modelexport.verify.witness import SampleIndex
-
-_SLICE = 1 << 16
-# A hundred times what the same arithmetic in another order was seen to change in float32: of numbers about one, which
-# may cancel out and leave nothing but that, and of a tensor's usual size.
-_ATOL, _RTOL = 1e-5, 1e-4
-# What tools write for an infinity: the largest float16, or what converters to float16 take by default
-# (`max_finite_val` in https://github.com/microsoft/onnxconverter-common/blob/master/onnxconverter_common/float16.py).
-_STAND_INS = (1e4, 65504.0)
-_ENDLESS = 3.38e38
-_HUGE = 1e14
-
-
-def adapt_tolerance(tolerance: Tolerance, sample: Sample) -> Tolerance:
-    """The tolerance where nobody chose one: numbers that went through a type with few bits are as coarse as that."""
-    return replace(tolerance, rtol=sample.grain) if tolerance.rtol is None and sample.is_coarse else tolerance
-
-
-def measure(reference: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Difference:
-    """Both hold the same number of elements, in the same order.
-
-    The signal is the mean power of the two, so that both directions of a comparison give the same figure.
-    """
-    usual = _root_mean_square(reference)
-    atol = _ATOL if tolerance.atol is None else tolerance.atol
-    rtol = _RTOL if tolerance.rtol is None else tolerance.rtol
-    sums = _Sums(usual, rtol, atol + rtol * usual)
-    for expected, actual in _slices(reference, got):
-        sums.add(expected, actual)
-    # What is not finite in one of them only is noise beyond any signal.
-    sqnr = -math.inf if sums.unlike else _decibels((sums.reference + sums.got) / 2, sums.noise)
-    fits = sums.within if tolerance.min_sqnr is None else sqnr >= tolerance.min_sqnr
-    if reference.dtype.kind in "iub" and got.dtype.kind in "iub":
-        fits = sums.max_abs <= (tolerance.atol or 0.0)  # an index that is off by one is another index
-    cosine = _cosine(sums)
-    return Difference(sums.max_abs, sums.max_rel, sqnr, cosine, sums.unlike, bool(fits) and not sums.unlike)
-
-
-@dataclass(slots=True)
-class _Sums:
-    """What one pass over the slices adds up.
-
-    usual   the root mean square of the reference
-    slack   what an element may differ by, beyond rtol × itself
-    within  whether no element differs by more
-    """
-
-    usual: float
-    rtol: float
-    slack: float
-    reference: float = 0.0
-    got: float = 0.0
-    noise: float = 0.0
-    max_abs: float = 0.0
-    max_rel: float = 0.0
-    within: bool = True
-    unlike: int = 0
-
-    def add(self, expected: np.ndarray, actual: np.ndarray) -> None:
-        powers = _power(expected), _power(actual)
-        if not math.isfinite(sum(powers)):
-            expected, actual, unlike = _finite_pairs(expected, actual)
-            powers = _power(expected), _power(actual)
-            self.unlike += unlike
-        if not expected.size:
-            return
-        self.reference += powers[0]
-        self.got += powers[1]
-        apart = expected - actual
-        noise = _power(apart)
-        np.abs(apart, out=apart)
-        largest = float(apart.max())
-        # Squares of what is very small are zero, and a difference must never be none.
-        self.noise += max(noise, largest * largest)
-        self.max_abs = max(self.max_abs, largest)
-        if largest:
-            self._compare_sizes(apart, np.abs(expected), largest)
-
-    def _compare_sizes(self, apart: np.ndarray, sizes: np.ndarray, largest: float) -> None:
-        """How large differences are beside the elements. `sizes` is written into."""
-        if not largest <= self.slack:
-            self.within &= bool((apart - self.rtol * sizes).max() <= self.slack)
-        if largest <= self.max_rel * self.usual:
-            return  # not even beside a zero would it be the largest
-        sizes += self.usual
-        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            relative = np.divide(apart, sizes, out=sizes)
-        self.max_rel = max(self.max_rel, float(np.nanmax(relative) if self.usual == 0.0 else relative.max()))
-
-
-def _slices(reference: np.ndarray, got: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    expected, actual = np.ravel(reference), np.ravel(got)
-    for start in range(0, expected.size, _SLICE):
-        yield _as_float(expected[start : start + _SLICE]), _as_float(actual[start : start + _SLICE])
-
-
-def _as_float(values: np.ndarray) -> np.ndarray:
-    return values.astype(np.float32 if values.dtype == np.float32 else np.float64, copy=False)
-
-
-def _finite_pairs(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """The elements that are finite in both, in double precision, and how many are unlike in not being so.
-
-    Masks are full of infinities, or of the largest number of some type in their place, or of that after some more
-    arithmetic: one is as good as the other.
-    """
-    with np.errstate(all="ignore"):
-        sizes = np.abs(a), np.abs(b)
-        endless = sizes[0] >= _ENDLESS, sizes[1] >= _ENDLESS
-        plain = (sizes[0] < _ENDLESS) & (sizes[1] < _ENDLESS)
-        both_nan = np.isnan(a) & np.isnan(b)
-        huge = (endless[0] | endless[1]) & (np.minimum(*sizes) >= _HUGE)
-        stands_in = (endless[0] & np.isin(sizes[1], _STAND_INS)) | (endless[1] & np.isin(sizes[0], _STAND_INS))
-        same_side = (huge | stands_in) & (np.sign(a) == np.sign(b))
-    unlike = int(np.count_nonzero(~(plain | both_nan | same_side)))
-    return a[plain].astype(np.float64), b[plain].astype(np.float64), unlike
-
-
-def _root_mean_square(array: np.ndarray) -> float:
-    total, count = 0.0, 0
-    for part, _ in _slices(array, array):
-        power = _power(part)
-        # Looking for what is not finite takes longer than the sum itself, and is hardly ever needed.
-        finite = part if math.isfinite(power) else _finite_pairs(part, part)[0]
-        total += power if finite is part else _power(finite)
-        count += finite.size
-    return math.sqrt(total / count) if count else 0.0
-
-
-def _power(values: np.ndarray) -> float:
-    """The sum of squares. Unlike `numpy.dot` it takes one thread only: those of two frameworks are waiting already."""
-    with np.errstate(all="ignore"):
-        return float(np.einsum("i,i->", values, values))
-
-
-def _decibels(signal: float, noise: float) -> float:
-    if noise == 0.0:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
-
-
-def _cosine(sums: _Sums) -> float:
-    if sums.unlike:
-        return 0.0
-    if sums.noise == 0.0:
-        return 1.0
-    scale = math.sqrt(sums.reference * sums.got)
-    product = (sums.reference + sums.got - sums.noise) / 2
-    return max(-1.0, min(1.0, product / scale)) if scale else 0.0
-
 
 # Cosine. A result in another shape, or spoiled by what a tool put behind it, looks like itself; other work does not.
 _RELATED = 0.5
@@ -333,8 +183,8 @@ class ValueComparison:
         return same_shape and value not in self._crossings.guessed
 
     def measure_against(self, number: int, array: np.ndarray, sample: Sample) -> Difference:
-        coarser = max(sample, self._reference.samples[number], key=lambda candidate: candidate.grain)
-        return measure(self._reference.get(number), array, adapt_tolerance(self.tolerance, coarser))
+        tolerance = adapt_tolerance(self.tolerance, sample, self._reference.samples[number])
+        return measure(self._reference.get(number), array, tolerance)
 
 
 def _better(before: Pairing | None, now: Pairing) -> Pairing:

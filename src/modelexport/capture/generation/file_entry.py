@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,9 +25,11 @@ import torch
 
 from modelexport.capture.arguments import CallArguments, to_array
 from modelexport.capture.entry_point import EntryPoint
+from modelexport.capture.export import PreparedModel, Step, prepare_model
 from modelexport.capture.generation.decoder_step import MASK
-from modelexport.capture.generation.decoders import BATCH, PAST, SEQUENCE, TOTAL, WINDOW
+from modelexport.capture.generation.captures import BATCH, PAST, SEQUENCE, TOTAL, WINDOW
 from modelexport.capture.generation.entry_points import find_entry_points
+from modelexport.capture.generation.prepare import pad_left
 from modelexport.capture.generation.windows import endless_windows, exportable_windows
 from modelexport.capture.isolation import isolate_model
 from modelexport.capture.onnxruntime.session import bind_inputs, open_session, required_inputs, run_session
@@ -36,9 +38,6 @@ from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.types import input_dims
 from modelexport.record.model_source import ModelSource
 from modelexport.record.package import CachePair
-
-if TYPE_CHECKING:
-    from modelexport.capture.export import PreparedModel, Step
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -64,28 +63,12 @@ class FittedStep:
         return {self.outputs.get(name, name): tensor for name, tensor in results.items()}
 
 
-def can_generate(model: torch.nn.Module) -> bool:
-    answer = getattr(model, "can_generate", None)
-    return callable(answer) and bool(answer())
-
-
 def prepare_step(file: ModelFile, source: ModelSource, prepared: PreparedModel, step: Step) -> PreparedModel:
     """The model, called as the file was exported from it, on inputs out of a run of `generate`."""
-    from modelexport.capture.export import prepare_model
-
-    again = prepare_model(replace(source, model=prepared.module, static=False), step)
+    again = prepare_model(replace(source.with_module(prepared.module), static=False), step)
     with step("steps"):
         entry = fit_entry(file, prepared.module, pad_left(again.inputs.tensors))
     return replace(prepared, inputs=CallArguments(dict(entry.inputs)), axes=entry.axes, entry=entry)
-
-
-def pad_left(inputs: Tensors) -> dict[str, torch.Tensor]:
-    """Inputs of `generate`, with the first tokens of the first row as padding."""
-    kept = {name: tensor.clone() for name, tensor in inputs.items() if not name.startswith("decoder_")}
-    tokens, mask = kept.get("input_ids"), kept.get(MASK)
-    if tokens is not None and mask is not None and tokens.shape[1] > 3:
-        mask[0, :2] = 0
-    return kept
 
 
 def fit_entry(file: ModelFile, model: torch.nn.Module, inputs: Tensors) -> EntryPoint:

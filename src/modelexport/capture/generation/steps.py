@@ -99,6 +99,7 @@ def merge_calls(calls: Sequence[RecordedCall], caches: frozenset[str]) -> dict[s
     """Arguments of one call that does the work of several consecutive ones.
 
     ids 2x1, ids 2x1        ids 2x2          one tensor for each step: joined
+    ids 2x3, ids 2x1        ids 2x4          the prompt, and one for each step: joined
     mask 2x7, mask 2x8      mask 2x8         a tensor that grows: the last
     cache, cache            cache            what the calls change: the first
     """
@@ -113,10 +114,10 @@ def merge_calls(calls: Sequence[RecordedCall], caches: frozenset[str]) -> dict[s
 
 def _merge_tensors(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     first, last = tensors[0], tensors[-1]
-    if first.shape != last.shape:
-        return last
     # The batch has more than one row, so the first axis of size 1 is that of the step.
-    step = next((axis for axis, size in enumerate(first.shape) if size == 1), None)
+    step = next((axis for axis, size in enumerate(last.shape) if size == 1), None)
+    if first.shape != last.shape and (step is None or first.shape[step] <= last.shape[step]):
+        return last
     return first if step is None else torch.cat(list(tensors), dim=step)
 
 

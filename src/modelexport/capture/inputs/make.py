@@ -199,6 +199,10 @@ def _read_user_inputs(
     kept = {name: value for name, value in processed.values.items() if name in signature.names}
     _refuse_useless(processed.values, signature)
     tensors = {name: value for name, value in {**kept, **arrays}.items() if name not in specs}
+    if request.floating is not None:
+        tensors = {
+            name: value.to(request.floating) if value.is_floating_point() else value for name, value in tensors.items()
+        }
     widened, notes = (specs, ()) if request.static else _widen_axes(specs, tensors)
     return _UserInputs(tensors, widened, (*processed.notes, *notes))
 

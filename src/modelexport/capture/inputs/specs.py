@@ -48,7 +48,8 @@ class InputSpec:
 class InputRequest:
     """Where inputs come from; whatever is not said here is made from the model's configuration.
 
-    static  axes of size 1 stay; else they are made with size 2, because torch never lets an axis of size 1 grow
+    static    axes of size 1 stay; else they are made with size 2, because torch never lets an axis of size 1 grow
+    floating  the type that floats of files, texts and images are converted to; None leaves them as they are
     """
 
     text: str | None = None
@@ -58,6 +59,7 @@ class InputRequest:
     arrays_file: Path | None = None
     seed: int = 0
     static: bool = False
+    floating: torch.dtype | None = None
 
 
 @dataclass(frozen=True)

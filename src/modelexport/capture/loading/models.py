@@ -11,7 +11,8 @@ What exists on disk comes first: the order that surprises least. A new loader is
 takes. `options` are those of the command line (--task, --dtype, --seed, …); errors are ModelNotFound and
 ModelUnloadable, with what to do next.
 
-Entry point: the callable is called without arguments, and returns the module, or the module and its keyword inputs.
+Entry point: the callable is called without arguments, and returns the module, or the module and its keyword inputs, or
+several of these by name, which become one model with these children (`parts.py`).
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from types import ModuleType
 import torch
 
 from modelexport.capture.isolation import seed_torch
+from modelexport.capture.loading.dtypes import convert_module, torch_dtype
+from modelexport.capture.loading.parts import Parts, join_parts
 from modelexport.capture.loading.pretrained import load_config_file, load_folder, load_hub
-from modelexport.capture.loading.third_party import LoadedModel, explain_failure, summarize_error, torch_dtype
+from modelexport.capture.loading.third_party import LoadedModel, explain_failure, summarize_error
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName
 from modelexport.record.model_source import ModelSource
 
@@ -50,9 +53,22 @@ def load_entry_point(source: str, options: ModelSource) -> LoadedModel:
             builder = _resolve_attribute(imported, name, source)
         with seed_torch(options.seed):
             result = _call_builder(builder, source)
-    module, inputs = _split_result(result, source)
     dtype = torch_dtype(options.dtype)
-    return LoadedModel(module if dtype is None else module.to(dtype), source, inputs=inputs)
+    if (parts := _read_parts(result)) is not None:
+        module: torch.nn.Module = join_parts(parts)
+        loaded = LoadedModel(module, source, dtype=dtype, parts={name: inputs for name, (_, inputs) in parts.items()})
+    else:
+        module, inputs = _split_result(result, source)
+        loaded = LoadedModel(module, source, inputs=inputs, dtype=dtype)
+    return loaded if dtype is None else replace(loaded, module=convert_module(module, dtype, own=True))
+
+
+def adopt_module(module: torch.nn.Module, options: ModelSource) -> LoadedModel:
+    """A live module of the user's, as it is; a converted copy where a type is named."""
+    dtype = torch_dtype(options.dtype)
+    if dtype is not None:
+        module = convert_module(module, dtype, own=False)
+    return LoadedModel(module, type(module).__name__, dtype=dtype or torch_dtype(options.file_dtype))
 
 
 @contextmanager
@@ -132,6 +148,18 @@ def _call_builder(builder: object, source: str) -> object:
         return builder()
 
 
+def _read_parts(result: object) -> Parts | None:
+    """Several modules, each with its inputs, by name; None for anything else."""
+    if not isinstance(result, dict) or not result:
+        return None
+    for name, part in result.items():
+        match name, part:
+            case str(), (torch.nn.Module(), dict() as inputs) if all(isinstance(key, str) for key in inputs):
+                continue
+        return None
+    return result
+
+
 def _split_result(result: object, source: str) -> tuple[torch.nn.Module, Mapping[str, object] | None]:
     match result:
         case torch.nn.Module():
@@ -144,7 +172,8 @@ def _split_result(result: object, source: str) -> tuple[torch.nn.Module, Mapping
             returned = f"a {type(result).__name__}"
     raise ModelUnloadable(
         f"{source!r} returned {returned}, not a module",
-        "Return a torch.nn.Module, or a tuple of the module and a dictionary of its keyword inputs.",
+        "Return a torch.nn.Module, or a tuple of the module and a dictionary of its keyword inputs, or a dictionary of "
+        "such tuples by name.",
     )
 
 

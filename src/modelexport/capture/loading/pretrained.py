@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from modelexport.capture.isolation import seed_torch
+from modelexport.capture.loading.dtypes import loading_dtype, note_conversion
 from modelexport.capture.loading.third_party import (
     LoadedModel,
     explain_failure,
@@ -30,7 +31,6 @@ from modelexport.capture.loading.third_party import (
     library,
     quiet_transformers,
     summarize_error,
-    torch_dtype,
 )
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName, some_of
 from modelexport.record.model_source import ModelSource
@@ -235,7 +235,8 @@ def load_folder(source: str, folder: Path, options: ModelSource) -> LoadedModel:
             module, notes = _build_random(blueprint, options)
         else:
             module, notes = _load_weights(blueprint, options, weights == "safetensors")
-    return LoadedModel(module, source, folder, notes=notes, processing=folder)
+    notes = (*notes, *note_conversion(raw, folder if weights == "safetensors" else None, options))
+    return LoadedModel(module, source, folder, notes=notes, processing=folder, dtype=loading_dtype(options))
 
 
 def load_config_file(source: str, path: Path, options: ModelSource) -> LoadedModel:
@@ -243,17 +244,19 @@ def load_config_file(source: str, path: Path, options: ModelSource) -> LoadedMod
     raw = read_config(path)
     with quiet_transformers():
         module, notes = _build_random(_read_blueprint(source, path, raw, options), options)
-    return LoadedModel(module, source, path.parent, notes=notes, processing=path.parent)
+    return LoadedModel(module, source, path.parent, None, notes, path.parent, loading_dtype(options))
 
 
 def load_hub(source: str, options: ModelSource) -> LoadedModel:
     """A model by its hub id; from the local cache where the hub cannot be reached."""
     with quiet_transformers():
         offline = not hub_is_reachable()
-        raw = read_config(_fetch_config(source, options, offline))
+        config_path = _fetch_config(source, options, offline)
+        raw = read_config(config_path)
         blueprint = _read_blueprint(source, source, raw, options, offline)
         module, notes = _load_weights(blueprint, options, not options.allow_pickle, offline)
-    return LoadedModel(module, source, notes=notes, processing=source)
+    notes = (*notes, *note_conversion(raw, config_path.parent, options))
+    return LoadedModel(module, source, notes=notes, processing=source, dtype=loading_dtype(options))
 
 
 def _fetch_config(source: str, options: ModelSource, offline: bool) -> Path:
@@ -293,12 +296,13 @@ def _read_blueprint(
 def _build_random(blueprint: _Blueprint, options: ModelSource) -> tuple[torch.nn.Module, tuple[str, ...]]:
     builder, config = blueprint.builder, blueprint.config
     with explain_failure(f"transformers cannot build a model from the configuration of {blueprint.source!r}"):
-        dtype = {"dtype": torch_dtype(options.dtype)} if options.dtype else {}
+        dtype = loading_dtype(options)
+        chosen = {} if dtype is None else {"dtype": dtype}
         with seed_torch(options.seed):
             if hasattr(builder, "from_config"):
-                module = builder.from_config(config, trust_remote_code=options.trust_remote_code, **dtype)
+                module = builder.from_config(config, trust_remote_code=options.trust_remote_code, **chosen)
             else:
-                module = builder._from_config(config, **dtype)
+                module = builder._from_config(config, **chosen)
     note = f"random weights (config.json without weights), seed {options.seed}"
     return module, (*blueprint.notes, note)
 
@@ -311,7 +315,7 @@ def _load_weights(
         module, report = blueprint.builder.from_pretrained(
             blueprint.origin,
             config=blueprint.config,
-            dtype=torch_dtype(options.dtype) or "auto",
+            dtype=loading_dtype(options) or "auto",
             use_safetensors=True if safetensors_only else None,
             trust_remote_code=options.trust_remote_code,
             revision=options.revision or "main",

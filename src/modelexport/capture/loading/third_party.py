@@ -13,26 +13,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from modelexport.capture.isolation import silence_loggers
-from modelexport.errors import ExtraMissing, ModelExportError, ModelUnloadable, UnknownName
-
-DTYPES = ("float32", "float16", "bfloat16", "float64")
-
-
-def torch_dtype(name: str | None) -> torch.dtype | None:
-    """The type of `--dtype`; None keeps what the checkpoint has."""
-    if name is None:
-        return None
-    if name not in DTYPES:
-        raise UnknownName("dtype", name, DTYPES)
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
+from modelexport.errors import ExtraMissing, ModelExportError, ModelUnloadable
 
 
 @dataclass(frozen=True)
@@ -41,7 +29,9 @@ class LoadedModel:
 
     `folder` is the local folder, None for hub ids and callables; `processing` is where a tokenizer or a
     processor may be found: the folder or the hub id. `inputs` are the keyword inputs that a callable returned
-    with its module. `notes` are what the user should know, such as random weights.
+    with its module. `notes` are what the user should know, such as random weights. `dtype` is the type that weights
+    were put into, and inputs have to be in; None where they have their own. `parts` are the inputs of each child of the
+    module, where a callable returned several modules: then it is never called as a whole (`parts.py`).
     """
 
     module: torch.nn.Module
@@ -50,6 +40,8 @@ class LoadedModel:
     inputs: Mapping[str, object] | None = None
     notes: tuple[str, ...] = ()
     processing: str | Path | None = None
+    dtype: torch.dtype | None = None
+    parts: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
 
 _LONGEST_REASON = 600  # characters: transformers lists every class that it knows in some of its errors

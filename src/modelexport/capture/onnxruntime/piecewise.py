@@ -40,6 +40,7 @@ from modelexport.graph.file.reading import (
     tensor_with_data,
 )
 from modelexport.graph.fingerprint import fingerprint
+from modelexport.graph.missing_types import USE_FLOAT32, explain_missing_type
 from modelexport.graph.nchwc import blocked_values, in_usual_order
 from modelexport.graph.protos import NCHWC, in_order, names_read
 from modelexport.graph.types import value_sizes
@@ -219,7 +220,7 @@ class PiecewiseRun:
             values = piece.run(alive)
         except Exception as error:
             self._pieces.pop(start, None)
-            raise _runtime_failure(error) from error
+            raise _runtime_failure(error, self._file.proto) from error
         if len(self._pieces) < self._most_sessions:
             self._pieces[start] = piece
         return values
@@ -230,15 +231,15 @@ class PiecewiseRun:
         computed = [name for node in self._nodes[start:end] for name in node.output if name]
         outputs = [name for name in computed if self._is_wanted(name) or self._last_use.get(name, -1) >= end]
         weights = {name: self._weight(name) for name in read if name not in alive and self._is_weight(name)}
+        proto = self._piece(start, end, read)
         try:
-            proto = self._piece(start, end, read)
             inputs = {name: alive[name] for name in read if name in alive and name not in computed}
             fed = {**inputs, **weights}
             proto.graph.input.extend(_value_info(name, value) for name, value in fed.items())
             proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
             session = _session(proto) if outputs else None
         except Exception as error:
-            raise _runtime_failure(error) from error
+            raise _runtime_failure(error, proto) from error
         self.building += time.perf_counter() - began
         return _Piece(end, session, tuple(fed), weights, tuple(outputs))
 
@@ -305,7 +306,9 @@ def _runtime() -> Any:
     return onnxruntime
 
 
-def _runtime_failure(error: Exception) -> RuntimeFailed:
+def _runtime_failure(error: Exception, proto: onnx.ModelProto) -> RuntimeFailed:
+    if missing := explain_missing_type(error, proto):
+        return RuntimeFailed(missing, USE_FLOAT32)
     first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return RuntimeFailed(
         f"ONNX Runtime cannot run the graph: {type(error).__name__}: {first_line[:_LONGEST_REASON]}",

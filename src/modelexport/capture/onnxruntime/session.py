@@ -25,6 +25,8 @@ import numpy as np
 import onnx
 
 from modelexport.errors import InputError, RuntimeFailed, UserError
+from modelexport.graph.file.reading import open_model
+from modelexport.graph.missing_types import USE_FLOAT32, explain_missing_type
 from modelexport.graph.types import fits, input_dims
 from modelexport.record.results.profile import RawEvent, RawRun
 
@@ -105,7 +107,7 @@ def _unfit(value: onnx.ValueInfoProto, array: np.ndarray) -> InputError:
     if onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).kind == "V":
         return InputError(
             f"the graph takes {value.name!r} as {_wanted(value)}, which ONNX Runtime cannot be given from Python",
-            "Export the model in another type to compare it: --dtype float32.",
+            USE_FLOAT32,
         )
     return InputError(
         f"the graph takes {value.name!r} as {_wanted(value)}; the model was run with {_described(array)}",
@@ -177,6 +179,8 @@ def profile_file(path: Path, feed: Mapping[str, np.ndarray], options: Any, reque
     except UserError:
         raise
     except Exception as error:
+        if missing := explain_missing_type(error, open_model(path).proto):
+            raise RuntimeFailed(missing, USE_FLOAT32) from error
         # A file that it does not even take is not run on any inputs.
         made = f" on inputs that were made up ({request.made})" if request.made and session is not None else ""
         other = "Give other shapes in the same way, or the inputs themselves: --inputs FILE.npz. " if made else ""

@@ -30,7 +30,7 @@ from modelexport.inspect.cost.rules import NodeWork, Work, work_of
 from modelexport.inspect.cost.shape_arithmetic import constant_values, output_dtype
 from modelexport.inspect.cost.shape_rules import output_shapes
 from modelexport.inspect.cost.value_table import Partial, ValueTable, constant_of, infer_outputs, plain_attribute
-from modelexport.inspect.cost.values import CANNOT, UNDEFINED, OperatorCall, Unknown, Value, as_number, product
+from modelexport.inspect.cost.values import CANNOT, UNDEFINED, OperatorCall, Shape, Unknown, Value, as_number, product
 from modelexport.record.polynomial import Polynomial, sizes_sum
 from modelexport.record.results.cost import ZERO, Kind
 
@@ -284,17 +284,17 @@ def _output_bytes(op: OperatorCall, outputs: Sequence[Value]) -> Polynomial | No
     """Bytes of activations. What follows from weights alone is none: runtimes fold it when they load the file."""
     if outputs and all(value.fixed for value in outputs):
         return ZERO
-    sizes = [_bytes_of(value) for value, name in zip(outputs, op.outputs, strict=False) if name]
+    sizes = [bytes_of(value.dtype, value.shape) for value, name in zip(outputs, op.outputs, strict=False) if name]
     return None if None in sizes else sizes_sum(size for size in sizes if size is not None)
 
 
-def _bytes_of(value: Value) -> Polynomial | None:
-    """Types of 4 bits are packed, two to a byte, and the last byte is filled up."""
-    eight = _bytes_of_eight(value.dtype)
-    if value.shape is None or not eight:
+def bytes_of(dtype: int, shape: Shape | None) -> Polynomial | None:
+    """Of a tensor, None if it is not known. Types of 4 bits are packed, two to a byte, and the last byte is filled."""
+    eight = _bytes_of_eight(dtype)
+    if shape is None or not eight:
         return None
     try:
-        count = product(value.shape)
+        count = product(shape)
     except Unknown:
         return None
     return Polynomial.of(count) * (eight // 8) if eight % 8 == 0 else -(-Polynomial.of(count) * eight // 8)

@@ -9,7 +9,7 @@ Names in a query must be those of something. A misspelt one would otherwise be a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from os.path import commonprefix
@@ -42,11 +42,12 @@ _MOST_COMPARED = 500
 _SEPARATORS = {QueryField.MODULE: ".", QueryField.TAG: "/", QueryField.ROLE: ".", QueryField.PARAM: "."}
 
 
-def check_names(expression: Expression, provenance: Provenance) -> None:
-    """Raise for the first name or pattern in a query that is that of nothing at all in this file."""
+def check_names(expression: Expression, *provenances: Provenance) -> None:
+    """Raise for the first name or pattern in a query that is that of nothing at all in this file, or in these."""
     for term in terms_of(expression):
-        if isinstance(term.value, Glob) and not _is_known(term.field, term.value, provenance):
-            raise _unknown(term.field, term.value, provenance)
+        glob = term.value
+        if isinstance(glob, Glob) and not any(_is_known(term.field, glob, provenance) for provenance in provenances):
+            raise _unknown(term.field, glob, provenances)
 
 
 def _is_known(field: QueryField, glob: Glob, provenance: Provenance) -> bool:
@@ -58,9 +59,10 @@ def _is_known(field: QueryField, glob: Glob, provenance: Provenance) -> bool:
     return any(map(glob.matcher(_SEPARATORS.get(field, "")), _NAMES[field](provenance, glob)))
 
 
-def _unknown(field: QueryField, glob: Glob, provenance: Provenance) -> UserError:
+def _unknown(field: QueryField, glob: Glob, provenances: Iterable[Provenance]) -> UserError:
     """With the names that were most likely meant, corrected patterns before whole names."""
-    names = [name for name in dict.fromkeys(_NAMES[field](provenance, glob)) if name]
+    known = chain.from_iterable(_NAMES[field](provenance, glob) for provenance in provenances)
+    names = [name for name in dict.fromkeys(known) if name]
     if not names:
         return UserError(f"nothing in this file has a {field.value}, so {field.value}={glob} cannot be answered")
     # By the characters that they begin with in common: paths that are misspelt mostly are so near their end.
@@ -148,14 +150,20 @@ def answer_query(text: str, provenance: Provenance, *, whole_modules: bool = Fal
 
     whole_modules  whether a module that is named by its path or class is meant with everything inside of it
     """
+    return next(answer_queries(text, [provenance], whole_modules=whole_modules))
+
+
+def answer_queries(text: str, provenances: Sequence[Provenance], *, whole_modules: bool = False) -> Iterator[Answer]:
+    """The answers of several files that make one model; a name must be that of something in one of them."""
     expression = parse_query(text)
     # Names are checked as they were written, so that an error shows them so.
-    check_names(expression, provenance)
+    check_names(expression, *provenances)
     if whole_modules:
         expression = include_submodules(expression)
-    nodes = select(expression, provenance)
-    remarks = () if nodes else tuple(_remarks(expression, provenance))
-    return Answer(str(expression), provenance, nodes, remarks)
+    for provenance in provenances:
+        nodes = select(expression, provenance)
+        remarks = () if nodes else tuple(_remarks(expression, provenance))
+        yield Answer(str(expression), provenance, nodes, remarks)
 
 
 def find_nodes(text: str, provenance: Provenance, *, whole_modules: bool = False) -> Answer:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from modelexport.record.lineage import Lineage
+from modelexport.record.package import PackageInfo
 from modelexport.record.provenance import NodeEntry, Provenance
 from modelexport.record.results.verification import Difference, Verification
 from modelexport.record.signals import OutputCheck
@@ -203,6 +204,15 @@ class ExportResult:
     def strategy(self) -> str:
         """The strategy that attributed the nodes: another one than asked for where that could not judge this model."""
         return self.provenance.origin.strategy
+
+
+@dataclass(frozen=True)
+class PackageExport:
+    """A package that was written: what it consists of, and the export of each component."""
+
+    folder: Path
+    info: PackageInfo
+    components: Mapping[str, ExportResult]
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,14 @@ from modelexport.inspect.compare import Comparison, CountPair, Dispute, ModuleDi
 from modelexport.inspect.query.answer import Answer
 from modelexport.inspect.validate import Finding, Validation
 from modelexport.record.lineage import Consistency, NodeOverlap, Relation, descent_of
+from modelexport.record.package import AbsentModule
 from modelexport.record.provenance import Claim, Confidence, NodeEntry, Provenance
 from modelexport.record.results import diff, files, verification
 from modelexport.record.results.cost import Amounts, Axis, Cost, ModuleCost, NodeCost
 from modelexport.record.results.profile import ModuleTime, NodeTime, Profile, SharedTime, SumCheck
 from modelexport.record.signals import OutputCheck
 from modelexport.show.data.fields import Fields, ResultField, Tables, computed, constant, csv_text, fields, json_text
+from modelexport.show.data.package_results import package_columns, package_tables
 
 _SCHEMA = constant("schema", 1)
 _SHARE_DIGITS = 6  # one node of a million still counts
@@ -123,6 +125,8 @@ _FILE_TABLES: Tables = {
         _CONFIDENCES,
         "check notes seconds:3",
     ),
+    files.PackageExport: fields(_SCHEMA, "folder target=info.target components absent=info.absent"),
+    AbsentModule: fields("path class=class_name parameters reason"),
     OutputCheck: fields("ok max_abs_diff max_rel_diff message"),
     files.RelinkResult: fields(
         _SCHEMA,
@@ -302,7 +306,13 @@ _DIFF_TABLES: Tables = {
     diff.WeightRef: fields("name dtype shape"),
 }
 
-TABLES: Tables = {**_FILE_TABLES, **_READING_TABLES, **_RUNNING_TABLES, **_DIFF_TABLES}
+TABLES: Tables = {
+    **_FILE_TABLES,
+    **_READING_TABLES,
+    **_RUNNING_TABLES,
+    **_DIFF_TABLES,
+    **package_tables(_QUERIED_NODE),
+}
 
 # Of modules in the CSV of a cost: first with everything inside, then their own.
 _MEASURES = ("nodes", "flops", "other", "parameters", "weight_bytes", "activation_bytes")
@@ -310,7 +320,7 @@ _MEASURES = ("nodes", "flops", "other", "parameters", "weight_bytes", "activatio
 _DISTANCES = ("max_abs", "max_rel", "sqnr", "cosine", "unlike", "agrees")
 
 # By result: the columns for each attribute whose items can be rows. The first is meant where none is named.
-COLUMNS: Mapping[type, Mapping[str, Fields]] = {
+_FILE_COLUMNS: Mapping[type, Mapping[str, Fields]] = {
     Analysis: {
         "nodes": fields(
             "name key op_type module modules tag confidence",
@@ -353,3 +363,4 @@ COLUMNS: Mapping[type, Mapping[str, Fields]] = {
         )
     },
 }
+COLUMNS = {**_FILE_COLUMNS, **package_columns(_FILE_COLUMNS)}

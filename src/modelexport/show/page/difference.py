@@ -139,12 +139,24 @@ _LISTED_MODULES, _LISTED_NODES = 24, 200
 
 def diff_html(diff: results.Diff) -> str:
     """One file that needs nothing else, and runs no script."""
+    return static_page(printable(f"{diff.left.path} → {diff.right.path}"), "\n".join(_diff_body(diff)))
+
+
+def package_diff_html(left: str, right: str, components: Mapping[str, results.Diff], joints: Iterable[str]) -> str:
+    """The same of two packages: one part for each component, and what differs beside the files."""
+    body = [f"<h1>{_safe(left)} → {_safe(right)}</h1>", _list(joints)]
+    for name, diff in components.items():
+        body += [f"<h1>{_safe(name)}</h1>", *_diff_body(diff)]
+    return static_page(printable(f"{left} → {right}"), "\n".join(body))
+
+
+def _diff_body(diff: results.Diff) -> list[str]:
     body = [f"<h1>{_side(diff.left)} → {_side(diff.right)}</h1>"]
     body += [f"<p>{_safe(line)}</p>" for line in verdict_lines(diff)]
     for section in diff_sections(diff):
         body += [f"<h2>{section.heading}</h2>{_list(section.lines)}", *map(_group, section.groups)]
     body += [f'<p class="muted">{_safe(note)}.</p>' for note in diff.notes]
-    return static_page(printable(f"{diff.left.path} → {diff.right.path}"), "\n".join(body))
+    return body
 
 
 def _side(side: results.Side) -> str:

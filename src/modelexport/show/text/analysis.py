@@ -33,7 +33,7 @@ from modelexport.inspect.analyze import Analysis, FileFacts, ModuleFacts, Tally,
 from modelexport.inspect.query.answer import Answer
 from modelexport.record.lineage import Relation, descent_of
 from modelexport.record.provenance import Confidence, NodeEntry, Origin, Provenance
-from modelexport.show.module_tree import GroupedRow, grouped_rows
+from modelexport.show.module_tree import GroupedRow, Item, grouped_rows
 from modelexport.show.text.console import (
     bytes_text,
     confidence_text,
@@ -89,7 +89,7 @@ def _modules(analysis: Analysis, detailed: bool) -> Table:
         # Nodes that do the work of several modules inside of it are told apart.
         operators = operators_text(own.op_types) + (f" · {own.shared} shared" if own.shared else "")
         shown.add_row(
-            _module_name(row),
+            module_label(row, row.item.calls),
             plain(module.class_name, "cyan"),
             str(total.nodes),
             count_text(total.parameters) if total.parameters else "",
@@ -113,13 +113,13 @@ def _shown(module: ModuleFacts) -> tuple[object, ...]:
     return module.class_name, module.calls, total.nodes, total.parameters, bytes_text(total.bytes), own
 
 
-def _module_name(row: GroupedRow[ModuleFacts]) -> Text:
+def module_label(row: GroupedRow[Item], calls: int = 1) -> Text:
     """`layer.3 called 2× … 14 inside`: what the row stands for, if that is more than one module called once."""
     name = Text(row.guide, "dim").append_text(plain(row.label or "(model)"))
     if row.count > 1:
         name.append(f" ×{row.count}", "bold").append(" each", "dim")
-    elif row.item.calls > 1:
-        name.append(f" called {row.item.calls}×", "dim")
+    elif calls > 1:
+        name.append(f" called {calls}×", "dim")
     return name.append(f" … {row.hidden} inside", "dim") if row.hidden else name
 
 

@@ -17,6 +17,7 @@ explains, edges in another order, weights that moved.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -52,6 +53,20 @@ def export_lines(result: files.ExportResult, *, verbose: bool = False) -> Iterat
     yield from note_lines(result.notes)
     if verbose:
         yield seconds_line(result.seconds)
+
+
+def package_export_lines(package: files.PackageExport, *, verbose: bool = False) -> Iterator[Text]:
+    """Component by component; notes that all of them have are said once."""
+    notes: list[str] = []
+    for component in package.info.components:
+        result = package.components[component.name]
+        cache = f", {counted(len(component.cache), 'cache tensor')}" if component.cache else ""
+        yield plain(f"{component.name}{cache}", "bold")
+        yield from export_lines(replace(result, notes=()), verbose=verbose)
+        notes += [note for note in result.notes if note not in notes]
+    for absent in package.info.absent:
+        yield plain(f"in no file: {absent.path} ({absent.class_name}): {absent.reason}", "yellow")
+    yield from note_lines(notes)
 
 
 def confidences_text(tally: Tally) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from modelexport.errors import ExtraMissing, RuntimeFailed, UserError
 from modelexport.graph.file.reading import open_model
+from modelexport.graph.missing_types import USE_FLOAT32, explain_missing_type
 from modelexport.transform.tools.tool import (
     Job,
     copy_model,
@@ -56,6 +57,8 @@ def save_optimized(source: Path, target: Path) -> None:
     try:
         _start(source, options)
     except Exception as error:
+        if missing := explain_missing_type(error, open_model(source).proto):
+            raise RuntimeFailed(missing, USE_FLOAT32) from error
         raise RuntimeFailed(
             f"ONNX Runtime cannot load {source}: {str(error).strip().splitlines()[0]}",
             "Try a newer onnxruntime or another opset.",

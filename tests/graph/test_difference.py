@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import building  # noqa: F401 - loads the profile
 
+from modelexport.graph import difference as stage
+from modelexport.graph.difference import adapt_tolerance, describe_tolerance, measure
 from modelexport.graph.sample import sample
 from modelexport.record.results.verification import Difference, Tolerance
-from modelexport.verify import numbers as stage
-from modelexport.verify.numbers import adapt_tolerance, measure
 
 EXACT = Tolerance(atol=0, rtol=0)
 SEEDS = st.integers(0, 10_000)
@@ -298,3 +298,17 @@ def test_numbers_whose_squares_overflow_are_compared() -> None:
 def test_decibels_do_not_decide_on_indices() -> None:
     assert not measure(np.array([1000, 7]), np.array([1001, 7]), Tolerance(min_sqnr=30)).agrees
     assert measure(np.array([1000, 7]), np.array([1001, 7]), Tolerance(atol=1)).agrees
+
+
+def test_the_coarsest_of_several_types_decides() -> None:
+    fine, half, brain = (sample(np.empty(0, kind)) for kind in (np.float32, np.float16, ml_dtypes.bfloat16))
+    assert adapt_tolerance(Tolerance(), fine, half, fine) == adapt_tolerance(Tolerance(), half)
+    assert adapt_tolerance(Tolerance(), brain, half) == adapt_tolerance(Tolerance(), brain) != Tolerance()
+    assert adapt_tolerance(Tolerance()) == Tolerance()
+
+
+def test_tolerances_are_said_with_what_is_decided_for_them() -> None:
+    assert describe_tolerance(Tolerance(0, 0.5)) == "0 + 0.5 × (element + root mean square)"
+    assert describe_tolerance(Tolerance(rtol=0.5)).startswith("1e-05 + 0.5")
+    half = sample(np.empty(0, np.float16))
+    assert "0.0195" in describe_tolerance(adapt_tolerance(Tolerance(), half))

@@ -1,0 +1,168 @@
+"""Export of a package: one file for each entry point of a model, laid out for a consumer, with one description.
+
+    load, run `generate`   ─► entry points     which files the model takes              capture/generation
+    contract of a target   ─► names            file names, inputs, outputs, what lies beside    targets
+    export each            ─► tagged files     as any other export                      export_run.py
+    modelexport.json       ─► links, cache pairs, digests, modules that are in no file  graph/file/package
+
+Everything is written into a folder beside the target first, and appears as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelexport.api.environment import Clock, need_torch
+from modelexport.api.export_run import ExportRun
+from modelexport.api.options import ExportOptions
+from modelexport.api.package import Package
+from modelexport.errors import UserError
+from modelexport.graph.file.folder import ensure_folder_target, staged_folder
+from modelexport.graph.file.package import write_package
+from modelexport.record.hierarchy import ROOT, Hierarchy
+from modelexport.record.model_source import ModelSource
+from modelexport.record.package import AbsentModule, ComponentInfo, Link, PackageInfo
+from modelexport.record.results.files import ExportResult
+
+if TYPE_CHECKING:
+    from modelexport.capture.entry_point import EntryPoint
+    from modelexport.capture.generation.prepare import Components
+
+WITH_PAST = "-with-past"
+
+
+@dataclass(frozen=True)
+class PackageOptions:
+    """
+    export         how each file is exported
+    target         the consumer that the folder is for; None for none
+    force          whether a folder that is not empty may be written into
+    any_exporter   nobody chose one: models that generate are exported by the one that is made for them
+    """
+
+    export: ExportOptions
+    target: str | None = None
+    force: bool = False
+    any_exporter: bool = True
+
+
+def export_decoder(source: ModelSource, path: Path, options: PackageOptions, clock: Clock) -> ExportResult:
+    """One decoder with its cache as one file."""
+    components = _prepare(source, clock)
+    if len(components.entries) > 1:
+        names = ", ".join(entry.name for entry in components.entries)
+        raise UserError(
+            f"{components.source} takes {len(components.entries)} files ({names}), and {path} is one",
+            f"Give a folder as output: -o {path.stem}/",
+        )
+    return _export_entry(components, components.entries[0], path, options, clock)
+
+
+def export_package(source: ModelSource, folder: Path, options: PackageOptions, clock: Clock) -> Package:
+    ensure_folder_target(folder, force=options.force)
+    components = _prepare(source, clock)
+    with staged_folder(folder, force=options.force) as staged:
+        results = {
+            entry.name: _export_entry(components, entry, staged / _file_name(entry.name), options, clock)
+            for entry in components.entries
+        }
+        with clock.step("write"):
+            info = write_package(staged, _describe(components, results, source, options))
+    moved = {name: _moved(result, staged, folder) for name, result in results.items()}
+    return Package(folder, info, moved)
+
+
+def _prepare(source: ModelSource, clock: Clock) -> Components:
+    need_torch("exporting")
+    from modelexport.capture.generation.prepare import prepare_components
+
+    # The suffix is optimum's: the same model, with its cache.
+    return prepare_components(replace(source, task=source.task and source.task.removesuffix(WITH_PAST)), clock.step)
+
+
+def _export_entry(
+    components: Components, entry: EntryPoint, path: Path, options: PackageOptions, clock: Clock
+) -> ExportResult:
+    from modelexport.capture.arguments import CallArguments
+    from modelexport.capture.entry_point import entered
+    from modelexport.capture.export import PreparedModel
+    from modelexport.capture.generation.windows import exportable_windows
+
+    arguments = CallArguments(dict(entry.inputs))
+    prepared = PreparedModel(
+        components.module, arguments, entry.axes, components.source, components.notes, entry.others
+    )
+    chosen = options.export
+    if options.any_exporter and entry.cache:
+        chosen = replace(chosen, exporter="transformers")
+    with ExitStack() as stack:
+        stack.enter_context(entered(components.module, entry))
+        stack.enter_context(exportable_windows())
+        return ExportRun(prepared, path, chosen, clock).run()
+
+
+def _file_name(component: str) -> str:
+    return {"decoder": "model.onnx", "model": "model.onnx"}.get(component, f"{component}_model.onnx")
+
+
+def _describe(
+    components: Components, results: Mapping[str, ExportResult], source: ModelSource, options: PackageOptions
+) -> PackageInfo:
+    listed = tuple(_describe_component(entry, results[entry.name]) for entry in components.entries)
+    return PackageInfo(
+        components=listed,
+        target=options.target or "",
+        model=components.source,
+        task=source.task or "",
+        links=tuple(_find_links(listed)),
+        absent=tuple(_find_absent(results.values())),
+    )
+
+
+def _describe_component(entry: EntryPoint, result: ExportResult) -> ComponentInfo:
+    from modelexport.graph.file.reading import open_model
+
+    graph = open_model(result.path).proto.graph
+    inputs, outputs = (tuple(value.name for value in values) for values in (graph.input, graph.output))
+    cache = tuple(pair for pair in entry.cache if pair.past in inputs and pair.present in outputs)
+    data = tuple(path.name for path in result.files if path.suffix not in (".onnx", ".json"))
+    return ComponentInfo(entry.name, result.path.name, inputs, outputs, cache, data)
+
+
+def _find_links(components: Iterable[ComponentInfo]) -> Iterator[Link]:
+    """Outputs of one component that another takes under the same name."""
+    listed = list(components)
+    for source in listed:
+        for target in listed:
+            if source is not target:
+                shared = [name for name in source.outputs if name in target.inputs]
+                yield from (Link(source.name, name, target.name, name) for name in shared)
+
+
+def _find_absent(results: Iterable[ExportResult]) -> Iterator[AbsentModule]:
+    """Modules with parameters of their own that own neither a node nor an initializer in any file."""
+    records = [result.provenance for result in results]
+    owning = {path for record in records for path in record.owning_paths}
+    reasons = {path: reason for record in records for path, reason in record.absent.items()}
+    hierarchy: Hierarchy = records[0].hierarchy
+    for path, module in hierarchy.modules.items():
+        parameters = sum(_count(tensor.shape) for tensor in module.parameters)
+        if parameters and path not in owning and path != ROOT:
+            reason = reasons.get(path, "no entry point of the model runs it")
+            yield AbsentModule(path, module.class_name, parameters, reason)
+
+
+def _count(shape: Iterable[int]) -> int:
+    size = 1
+    for axis in shape:
+        size *= axis
+    return size
+
+
+def _moved(result: ExportResult, staged: Path, folder: Path) -> ExportResult:
+    files = tuple(folder / path.relative_to(staged) for path in result.files)
+    return replace(result, path=folder / result.path.relative_to(staged), files=files)

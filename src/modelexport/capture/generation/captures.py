@@ -1,0 +1,186 @@
+"""Captures: steps of several tokens out of runs of `generate`, their tensors under names, and what they must give.
+
+    capture_steps(model, inputs, first=3, steps=2)      calls 3 and 4, merged into one call of two tokens
+    sample_tensors(capture.merged, layouts)             {"input_ids": 2x2, "past_key_values.0.key": 2x2x8x8, …}
+    name_axes(sample, enlarged, names)                  {"input_ids": {0: "batch", 1: "sequence"}, …}
+    agree(results, call, following, layouts)            whether a function gave what the model gave in `generate`
+
+Axes are found by capturing twice, at other sizes: what differs is an axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from modelexport.capture.generation.cache import TensorLayout, cache_tensors, lay_out_cache, lay_out_constant, read_path
+from modelexport.capture.generation.decoder_step import PastLength
+from modelexport.capture.generation.steps import Generation, RecordedCall, merge_calls, record_steps
+from modelexport.errors import InputError
+from modelexport.record.package import Axis
+
+BATCH, SEQUENCE, PAST, TOTAL, WINDOW = Axis.BATCH, Axis.SEQUENCE, Axis.PAST, Axis.TOTAL, Axis.WINDOW
+
+# Names of axes by their sizes in two captures.
+AxisNames = dict[tuple[int, ...], str]
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A step of several tokens out of a run of `generate`.
+
+    first    number of the first call that was merged
+    merged   arguments of the merged call
+    """
+
+    run: Generation
+    first: int
+    steps: int
+    caches: frozenset[str]
+
+    @property
+    def merged(self) -> dict[str, Any]:
+        return merge_calls(self.run.calls[self.first : self.first + self.steps], self.caches)
+
+    @property
+    def last(self) -> RecordedCall:
+        return self.run.calls[self.first + self.steps - 1]
+
+    @property
+    def following(self) -> Mapping[str, Any]:
+        """Arguments of the call after the merged ones: the cache as they left it."""
+        return self.run.calls[self.first + self.steps].arguments
+
+    @property
+    def past_length(self) -> int:
+        """Tokens before the merged call: those of the prefill, and one for each decode step."""
+        return query_length(self.run.calls[0], self.run.calls[1]) + self.first - 1 if self.first else 0
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Arguments that are no tensors and hold none."""
+        return {name: value for name, value in self.merged.items() if value is not None and not cache_tensors(value)}
+
+
+def capture_steps(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], first: int, steps: int) -> Capture:
+    run = record_steps(model, inputs, first + steps + 1)
+    return Capture(run, first, steps, _cache_arguments(run.calls))
+
+
+def query_length(prefill: RecordedCall, decode: RecordedCall) -> int:
+    """The length of the prompt: the size, in the first call, of the axis that has size 1 in later ones."""
+    for name, value in decode.arguments.items():
+        before = prefill.arguments.get(name)
+        if isinstance(value, torch.Tensor) and isinstance(before, torch.Tensor) and value.dim() == before.dim() >= 2:
+            for axis, size in enumerate(value.shape):
+                if axis and size == 1:
+                    return int(before.shape[axis])
+    raise InputError(
+        "`generate` feeds no tokens one by one", "Give the inputs of generate: input_ids and what it needs."
+    )
+
+
+def _cache_arguments(calls: Sequence[RecordedCall]) -> frozenset[str]:
+    """Arguments that hold tensors of their own and come back changed: from the outputs, or changed in place."""
+    later, returned = calls[1].arguments, calls[0].outputs
+    names = set()
+    for name, value in later.items():
+        if isinstance(value, torch.Tensor) or not cache_tensors(value):
+            continue
+        output = returned.get(name) if isinstance(returned, Mapping) else None
+        if output is not None or type(value).__name__.endswith("Cache"):
+            names.add(name)
+    return frozenset(names)
+
+
+def lay_out_arguments(capture: Capture) -> Iterator[TensorLayout]:
+    calls, length = capture.run.calls, capture.past_length
+    before, later = (calls[capture.first + step].arguments for step in (0, 1))
+    for name, value in before.items():
+        if name in capture.caches:
+            yield lay_out_cache(name, (value, later[name]), (length, length + 1), calls[0].arguments.get(name))
+        elif not isinstance(value, torch.Tensor) and cache_tensors(value):
+            yield lay_out_constant(name, value)
+
+
+def sample_tensors(arguments: Mapping[str, Any], layouts: Sequence[TensorLayout]) -> dict[str, torch.Tensor]:
+    plain = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+    return {**plain, **{name: tensor for layout in layouts for name, tensor in layout.sample.items()}}
+
+
+def sample_like(capture: Capture, layouts: Sequence[TensorLayout]) -> dict[str, torch.Tensor]:
+    """The tensors of another capture, under the same names."""
+    arguments = capture.merged
+    return sample_tensors(arguments, [replace(layout, template=arguments[layout.argument]) for layout in layouts])
+
+
+def name_sizes(small: Capture, large: Capture) -> AxisNames:
+    """What is known by its sizes in two captures."""
+    batch = tuple(len(capture.run.tokens) for capture in (small, large))
+    past, steps = (small.past_length, large.past_length), (small.steps, large.steps)
+    return {batch: BATCH, past: PAST, steps: SEQUENCE, (past[0] + steps[0], past[1] + steps[1]): TOTAL}
+
+
+def name_axes(
+    sample: Mapping[str, torch.Tensor], enlarged: Mapping[str, torch.Tensor], names: AxisNames
+) -> dict[str, dict[int, str]]:
+    """Axes whose size differs between two captures, by what else has these sizes; `names` learns of others."""
+    axes: dict[str, dict[int, str]] = {}
+    for name, tensor in sample.items():
+        pairs = enumerate(zip(tensor.shape, enlarged[name].shape, strict=True))
+        differing = {axis: pair for axis, pair in pairs if pair[0] != pair[1]}
+        axes[name] = {axis: names.setdefault(pair, f"{name}_{axis}") for axis, pair in differing.items()}
+    return axes
+
+
+def name_windows(axes: dict[str, dict[int, str]], layouts: Sequence[TensorLayout]) -> None:
+    """The axis that a layer with a window forgets along: its size is that of the past only until the window is full.
+
+    Keys and values are [batch, heads, tokens, size] in every cache of transformers.
+    """
+    for layout in layouts:
+        for name, path in layout.paths.items():
+            known = layout.past + name in axes
+            if known and getattr(read_path(layout.template, path[:-1]), "is_sliding", False):
+                axes[layout.past + name][2] = WINDOW
+
+
+def find_past_length(axes: Mapping[str, Mapping[int, str]]) -> PastLength | None:
+    by_name = {axis_name: (name, axis) for name, named in axes.items() for axis, axis_name in named.items()}
+    if PAST in by_name:
+        return PastLength(by_name[PAST])
+    return PastLength(by_name[TOTAL], by_name[SEQUENCE]) if TOTAL in by_name and SEQUENCE in by_name else None
+
+
+def find_written(step: Callable[..., Mapping[str, torch.Tensor]], sample: Mapping[str, torch.Tensor]) -> frozenset[str]:
+    """Inputs that a function writes into."""
+    copies = {name: tensor.clone() for name, tensor in sample.items()}
+    versions = {name: tensor._version for name, tensor in copies.items()}
+    step(**copies)
+    return frozenset(name for name, tensor in copies.items() if tensor._version != versions[name])
+
+
+def empty_state(tensor: torch.Tensor, axes: Mapping[int, str]) -> torch.Tensor:
+    """The state before the first token: nothing along the axis of the past, zeros where there is none."""
+    shape = [0 if axes.get(axis) in (PAST, WINDOW) else size for axis, size in enumerate(tensor.shape)]
+    return tensor.new_zeros(shape)
+
+
+def agree(
+    results: Mapping[str, torch.Tensor],
+    call: RecordedCall,
+    following: Mapping[str, Any],
+    layouts: Sequence[TensorLayout],
+) -> bool:
+    """Whether `results` are what the model gave in `call`: the last logits, and the cache that the next call got."""
+    states = [layout for layout in layouts if layout.present is not None]
+    expected = {name: tensor for layout in states for name, tensor in layout.read(following[layout.argument]).items()}
+    equal = all(are_close(results[name], want) for name, want in expected.items() if name in results)
+    return equal and are_close(results["logits"][:, -1], call.outputs["logits"][:, -1])
+
+
+def are_close(tensor: torch.Tensor, expected: torch.Tensor) -> bool:
+    return tensor.shape == expected.shape and torch.allclose(tensor, expected, atol=1e-4, rtol=1e-3)

@@ -1,0 +1,114 @@
+"""Packages on the command line: what verbs show of a folder of files. Each verb hands over to one function here.
+
+    modelexport analyze qwen3/      `analyze` in read.py parses, and calls `show_analysis` for a folder
+
+A report never takes the place of a file of the package that it is about.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from modelexport.cli import options as cli
+from modelexport.errors import UserError
+
+if TYPE_CHECKING:
+    from modelexport.api.package import Package
+
+    Pair = tuple[Package, Package]
+
+
+def find_package(path: Path) -> Package | None:
+    """The package in a folder; None for anything else, which the verb reads as a file."""
+    from modelexport.api import package as api  # not by its name: that of the function here
+
+    return api.find_package(path)
+
+
+def find_pair(left: Path, right: Path) -> Pair | None:
+    """Two packages; None if neither is one. One alone is an error."""
+    from modelexport.api.package import ensure_packages
+
+    packages = find_package(left), find_package(right)
+    return ensure_packages(packages[0] or left, packages[1] or right) if any(packages) else None
+
+
+def show_analysis(package: Package, filter_tag: str | None, report: cli.Report) -> int:
+    from modelexport.api.read import analyze
+    from modelexport.show.text.package import package_analysis_tables
+
+    cli.spare_inputs(report.output, *package.files)
+    analysis = analyze(package, filter_tag)
+    detailed = report.form == "detailed" or report.verbose
+    report.show(analysis, lambda: package_analysis_tables(analysis, detailed=detailed))
+    report.print_notes(analysis.notes)
+    return 0
+
+
+def show_answer(package: Package, query: str, report: cli.Report) -> int:
+    from modelexport.api.read import answer as answer_query
+    from modelexport.show.text.console import emit
+    from modelexport.show.text.package import package_query_names, package_query_table
+
+    cli.spare_inputs(report.output, *package.files)
+    answer = answer_query(package, query)
+    if report.form == "names":
+        emit(package_query_names(answer), report.output, quiet=report.verbosity.quiet)
+    else:
+        report.show(answer, lambda: package_query_table(answer))
+    cli.print_notes(answer.remarks, report.verbosity)
+    report.print_notes(answer.notes)
+    return 0
+
+
+def show_validation(package: Package, report: cli.Report, **options: Any) -> int:
+    from modelexport.api.read import validate
+    from modelexport.show.text.package import package_validation_tables
+
+    validation = validate(package, **options)
+    report.show_unless_quiet(validation, lambda: package_validation_tables(validation, verbose=report.verbose))
+    return 0 if validation.ok else 1
+
+
+def show_cost(package: Package, sizes: dict[str, int], by: str, report: cli.Report, **tree: Any) -> int:
+    from modelexport.api.read import cost as count_cost
+    from modelexport.show.text.package import package_cost_tables
+
+    if by == "node" and report.form == "text":
+        raise UserError(
+            "the nodes of all files are too many for one table", "Use --format csv or json, or give one of the files."
+        )
+    cli.spare_inputs(report.output, *package.files)
+    counted = count_cost(package, sizes)
+    report.show(counted, lambda: package_cost_tables(counted, verbose=report.verbose, **tree), rows=f"{by}s")
+    report.print_notes(counted.notes)
+    return 0
+
+
+def show_comparison(pair: Pair, report: cli.Report) -> int:
+    from modelexport.api.read import compare
+    from modelexport.show.text.package import package_comparison_tables
+
+    cli.spare_inputs(report.output, *pair[0].files, *pair[1].files)
+    comparison = compare(*pair)
+    report.show_unless_quiet(comparison, lambda: package_comparison_tables(comparison, verbose=report.verbose))
+    return 0 if comparison.identical else 1
+
+
+def show_diff(pair: Pair, report: cli.Report, **options: Any) -> int:
+    from modelexport.api.diff import diff
+    from modelexport.show.page.difference import package_diff_html
+    from modelexport.show.text.console import emit
+    from modelexport.show.text.package import package_diff_summary, pair_lines
+
+    cli.spare_inputs(report.output, *pair[0].files, *pair[1].files)
+    differences = diff(*pair, **options)
+    if report.form == "html":
+        page = package_diff_html(differences.left, differences.right, differences.components, pair_lines(differences))
+        emit(page, report.output, quiet=report.verbosity.quiet)
+    elif report.form == "json":
+        report.show(differences, lambda: ())
+    elif report.is_wanted:
+        emit(package_diff_summary(differences, verbose=report.verbose), report.output, quiet=report.verbosity.quiet)
+    return 0 if differences.identical else 1

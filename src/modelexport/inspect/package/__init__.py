@@ -1,0 +1,1 @@
+"""Questions about packages: what their files say, and whether they fit together."""

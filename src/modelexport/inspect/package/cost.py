@@ -1,0 +1,76 @@
+"""Cost of a package: that of each file, and the bytes of the cache by module, as a formula of the open axes.
+
+    modelexport cost qwen3/                                        cache   2 KB·batch·past_sequence in each of 28 layers
+    modelexport cost qwen3/ --at past_sequence=4096,sequence=1     one step with so long a past
+
+Files are not added up: how often each runs is up to whoever generates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from modelexport.graph.file.tagged_file import TaggedFile
+from modelexport.inspect.cost.totals import count
+from modelexport.inspect.package.cache import CacheTensor, ModuleCache, add_bytes, find_cache, sum_by_module
+from modelexport.record.package import PackageInfo
+from modelexport.record.polynomial import Polynomial
+from modelexport.record.results.cost import Axis, Cost, ModuleCost, NodeCost
+
+
+@dataclass(frozen=True)
+class PackageCost:
+    """
+    at          the sizes that open axes were given, in any of the files
+    components  what one run of each file costs, by the name of its component
+    cache       the states that are handed from step to step
+    """
+
+    folder: str
+    at: Mapping[str, int]
+    components: Mapping[str, Cost]
+    cache: tuple[CacheTensor, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Open axes of all files; one name is one axis."""
+        by_name: dict[str, Axis] = {}
+        for cost in self.components.values():
+            for axis in cost.axes:
+                by_name.setdefault(axis.name, axis)
+        return tuple(by_name.values())
+
+    @property
+    def modules(self) -> tuple[tuple[str, ModuleCost], ...]:
+        """Of all files, each with its component."""
+        return tuple((name, module) for name, cost in self.components.items() for module in cost.modules)
+
+    @property
+    def nodes(self) -> tuple[tuple[str, NodeCost], ...]:
+        return tuple((name, node) for name, cost in self.components.items() for node in cost.nodes)
+
+    @property
+    def cache_by_module(self) -> tuple[ModuleCache, ...]:
+        return sum_by_module(self.cache)
+
+    @property
+    def cache_bytes(self) -> Mapping[str, Polynomial | None]:
+        """By component: of all of its states together."""
+        names = dict.fromkeys(tensor.component for tensor in self.cache)
+        return {name: add_bytes(tensor.nbytes for tensor in self.cache if tensor.component == name) for name in names}
+
+
+def count_package(
+    folder: str, info: PackageInfo, files: Mapping[str, TaggedFile], at: Mapping[str, int]
+) -> PackageCost:
+    """What each file costs; an axis that only some files have is given its size in those."""
+    components = {name: _count_file(file, at) for name, file in files.items()}
+    return PackageCost(folder, dict(at), components, find_cache(info, files, at))
+
+
+def _count_file(file: TaggedFile, at: Mapping[str, int]) -> Cost:
+    counted = count(str(file.path), file, file.provenance, at)
+    names = {axis.name for axis in counted.axes}
+    return replace(counted, at={name: size for name, size in at.items() if name in names})

@@ -1,0 +1,1 @@
+"""Targets: what consumers of a package expect of its files, names, configuration and what lies beside them."""

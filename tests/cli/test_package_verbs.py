@@ -1,0 +1,143 @@
+"""Reading verbs on the folder of a package: what they print, their exit codes, and what bad folders are told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.command_line import run
+from tests.support.packages import DECODER, PackageRecipe, folder_content, package_path
+
+from modelexport.record.package import PACKAGE_FILE
+
+__all__ = ["package_path"]
+
+Captured = pytest.CaptureFixture[str]
+
+READING = {
+    "analyze": (),
+    "query": ("op=MatMul",),
+    "validate": (),
+    "cost": (),
+}
+
+
+@pytest.mark.parametrize("verb", READING)
+def test_every_reading_verb_takes_a_folder(verb: str, package_path: Path, capsys: Captured) -> None:
+    before = folder_content(package_path)
+    assert run(verb, package_path, *READING[verb]) == 0
+    text = capsys.readouterr().out
+    assert "encoder" in text
+    assert "decoder" in text
+    assert run(verb, package_path, *READING[verb], "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["package"] == str(package_path)
+    assert folder_content(package_path) == before
+
+
+@pytest.mark.parametrize("verb", READING)
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: (folder / "encoder_model.onnx").unlink(), "has no encoder_model.onnx"),
+        (lambda folder: (folder / "encoder_model.onnx").write_bytes(b""), "is truncated"),
+        (lambda folder: (folder / PACKAGE_FILE).write_text("{"), "is not JSON"),
+        (lambda folder: (folder / PACKAGE_FILE).unlink(), "a folder without modelexport.json"),
+    ],
+    ids=["missing", "truncated", "damaged", "none"],
+)
+def test_folders_that_cannot_be_used_are_one_message(
+    verb: str, spoil: object, message: str, package_path: Path, capsys: Captured
+) -> None:
+    assert callable(spoil)
+    spoil(package_path)
+    assert run(verb, package_path, *READING[verb]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert not captured.out
+    assert len(captured.err.splitlines()) == 2
+
+
+def test_a_folder_of_others_is_told_how_to_become_a_package(package_path: Path, capsys: Captured) -> None:
+    (package_path / PACKAGE_FILE).unlink()
+    run("analyze", package_path)
+    assert f"modelexport attach {package_path} -m MODEL -o OUT" in capsys.readouterr().err
+
+
+def test_verbs_for_one_file_say_so(package_path: Path, tmp_path: Path, capsys: Captured) -> None:
+    assert run("fold", package_path, "-o", tmp_path / "out.onnx") == 2
+    assert "package of several files" in capsys.readouterr().err
+
+
+def test_analyses_show_what_joins_the_files(package_path: Path, capsys: Captured) -> None:
+    run("analyze", package_path)
+    text = capsys.readouterr().out
+    assert "Cache of decoder: 2 tensors, 32 B·batch·past_sequence" in text
+    assert "decoder.layers.{0,1} ×2: 1 tensor, 16 B·batch·past_sequence each" in text
+    assert "encoder.last_hidden_state → decoder.encoder_hidden_states" in text
+    assert "generate never called it" in text
+    run("analyze", package_path, "--format", "detailed")
+    assert "node_present.0.key" in capsys.readouterr().out
+
+
+def test_costs_have_sizes_of_the_cache(package_path: Path, capsys: Captured) -> None:
+    sizes = "batch=1,frames=8,past_sequence=4096,sequence=1"
+    assert run("cost", package_path, "--at", sizes) == 0
+    assert "Cache of decoder: 2 tensors, 131 KB" in capsys.readouterr().out
+    assert run("cost", package_path, "--by", "node", "--format", "csv") == 0
+    assert "decoder,node_k0" in capsys.readouterr().out
+    assert run("cost", package_path, "--by", "node") == 2
+    assert "--format csv" in capsys.readouterr().err
+
+
+def test_names_are_behind_their_component(package_path: Path, capsys: Captured) -> None:
+    assert run("query", package_path, "module=bridge", "--format", "names") == 0
+    assert capsys.readouterr().out == "encoder\tnode_last_hidden_state\ndecoder\tnode_b\n"
+    assert run("query", package_path, "op=MatMul & op=Gather") == 0
+    assert "0 of 16 nodes" in capsys.readouterr().out
+    assert run("query", package_path, "op=Gahter") == 2
+    assert "Did you mean 'Gather'?" in capsys.readouterr().err
+
+
+def test_findings_exit_with_one(package_path: Path, capsys: Captured) -> None:
+    (package_path / "config.json").write_text("[]\n")
+    assert run("validate", package_path) == 1
+    assert "file-changed config.json" in capsys.readouterr().out
+    assert run("validate", package_path, "--repair") == 2
+
+
+@pytest.mark.parametrize("verb", ["compare", "diff"])
+def test_packages_are_compared(verb: str, package_path: Path, tmp_path: Path, capsys: Captured) -> None:
+    changed = replace(DECODER, rows=[*DECODER.rows[:-1], ("logits", "Gemm", ("h1", "head.weight"), "head", {})])
+    other = PackageRecipe(decoder=changed, absent=()).write(tmp_path / "other")
+    assert run(verb, package_path, package_path) == 0
+    assert "no differences" in capsys.readouterr().out
+    assert run(verb, package_path, other) == 1
+    text = capsys.readouterr().out
+    assert "decoder differs" in text
+    assert "module in no file, removed: vision" in text
+    assert run(verb, package_path, other, "--format", "json") == 1
+    assert json.loads(capsys.readouterr().out)["components"]["encoder"]["identical"]
+    assert run(verb, package_path, other / "encoder_model.onnx") == 2
+    assert "is a package, and" in capsys.readouterr().err
+
+
+def test_differences_of_packages_are_a_page(package_path: Path, tmp_path: Path) -> None:
+    other = PackageRecipe(absent=()).write(tmp_path / "<other>")
+    assert run("diff", package_path, other, "--format", "html", "-o", tmp_path / "diff.html") == 1
+    page = (tmp_path / "diff.html").read_text(encoding="utf-8")
+    assert "decoder_model.onnx" in page
+    assert "module in no file, removed: vision" in page
+    assert "&lt;other&gt;" in page
+    assert "<other>" not in page
+    assert run("diff", package_path, other, "--left-module", "bridge") == 2
+
+
+@pytest.mark.parametrize("name", ["decoder_model.onnx", PACKAGE_FILE, "config.json"])
+def test_reports_never_replace_a_file_of_the_package(name: str, package_path: Path, capsys: Captured) -> None:
+    before = folder_content(package_path)
+    for verb, rest in (("analyze", ()), ("query", ("op=MatMul",)), ("cost", ()), ("compare", (package_path,))):
+        assert run(verb, package_path, *rest, "-o", package_path / name) == 2
+        assert "what the report is about" in capsys.readouterr().err
+    assert folder_content(package_path) == before
