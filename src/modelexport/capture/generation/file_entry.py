@@ -26,8 +26,8 @@ import torch
 from modelexport.capture.arguments import CallArguments, to_array
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.export import PreparedModel, Step, prepare_model
-from modelexport.capture.generation.decoder_step import MASK
 from modelexport.capture.generation.captures import BATCH, PAST, SEQUENCE, TOTAL, WINDOW
+from modelexport.capture.generation.decoder_step import MASK
 from modelexport.capture.generation.entry_points import find_entry_points
 from modelexport.capture.generation.prepare import pad_left
 from modelexport.capture.generation.windows import endless_windows, exportable_windows
