@@ -60,7 +60,7 @@ def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda 
             loaded = LoadedModel(model, type(model).__name__)
         else:
             loaded = load_model(str(model), source)
-    configuration, generates = read_configuration(loaded.module), _can_generate(loaded.module)
+    configuration, generates = read_configuration(loaded.module), can_generate(loaded.module)
     refuse(configuration, generates)
     notes = loaded.notes
     if loaded.parts or loaded.entries:
@@ -71,7 +71,7 @@ def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda 
         notes = prepared.notes
         if generates:
             with step("steps"), isolate_model(loaded.module):
-                entries = find_entry_points(loaded.module, _pad_left(prepared.inputs.tensors))
+                entries = find_entry_points(loaded.module, pad_left(prepared.inputs.tensors))
         else:
             entries = (EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes),)
     return Components(
@@ -79,12 +79,12 @@ def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda 
     )
 
 
-def _can_generate(module: torch.nn.Module) -> bool:
-    can_generate = getattr(module, "can_generate", None)
-    return callable(can_generate) and bool(can_generate())
+def can_generate(model: torch.nn.Module) -> bool:
+    answer = getattr(model, "can_generate", None)
+    return callable(answer) and bool(answer())
 
 
-def _pad_left(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def pad_left(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Inputs of `generate`, with the first tokens of the first row as padding."""
     kept = {name: tensor.clone() for name, tensor in inputs.items() if not name.startswith("decoder_")}
     tokens, mask = kept.get("input_ids"), kept.get("attention_mask")
