@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from modelexport.api.select import Selected as Selected
     from modelexport.api.select import select as select
     from modelexport.api.verify import verify as verify
+    from modelexport.api.verify_package import verify_package as verify_package
     from modelexport.api.view import ViewResult as ViewResult
     from modelexport.api.view import view as view
     from modelexport.capture.hierarchy import TracingHierarchyBuilder as TracingHierarchyBuilder
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from modelexport.record.results.files import FoldResult as FoldResult
     from modelexport.record.results.files import QuantizeResult as QuantizeResult
     from modelexport.record.results.files import RelinkResult as RelinkResult
+    from modelexport.record.results.package_verification import PackageVerification as PackageVerification
     from modelexport.record.results.verification import Difference as Difference
     from modelexport.record.results.verification import Verdict as Verdict
     from modelexport.record.results.verification import Verification as Verification
@@ -95,6 +97,7 @@ _NAMES_BY_MODULE = {
     "api.run_tool": "run_tool",
     "api.select": "Selected select",
     "api.verify": "verify",
+    "api.verify_package": "verify_package",
     "api.view": "ViewResult view",
     "capture.hierarchy": "TracingHierarchyBuilder",
     "errors": "ModelExportError UserError",
@@ -103,6 +106,7 @@ _NAMES_BY_MODULE = {
     "record.results.cost": "Cost",
     "record.results.diff": "Diff",
     "record.results.files": "ExportResult Extraction FlattenResult FoldResult QuantizeResult RelinkResult",
+    "record.results.package_verification": "PackageVerification",
     "record.results.verification": "Difference Verdict Verification",
     "record.tags": "TORCH_NN_EXCEPTIONS TagPolicy Tags",
 }

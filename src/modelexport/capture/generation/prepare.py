@@ -7,7 +7,7 @@ prepare_components(ModelSource("./bert"), step)       one entry point, `model`: 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ WHOLE = "model"
 class Components:
     """
     folder  the folder or hub id that the model came from, with the files that lie beside it; None for a live model
+    inputs  of `generate`; empty for a model that does not generate
     """
 
     module: torch.nn.Module
@@ -35,6 +36,7 @@ class Components:
     source: str
     folder: Path | None = None
     notes: tuple[str, ...] = ()
+    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def configuration(self) -> Mapping[str, Any]:
@@ -57,8 +59,9 @@ def prepare_components(source: ModelSource, step: Step) -> Components:
         entry = EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes)
         return Components(loaded.module, (entry,), prepared.source, loaded.folder, prepared.notes)
     with step("steps"), isolate_model(loaded.module):
-        entries = find_entry_points(loaded.module, _pad_left(prepared.inputs.tensors))
-    return Components(loaded.module, entries, prepared.source, loaded.folder, prepared.notes)
+        prompt = _pad_left(prepared.inputs.tensors)
+        entries = find_entry_points(loaded.module, prompt)
+    return Components(loaded.module, entries, prepared.source, loaded.folder, prepared.notes, prompt)
 
 
 def _pad_left(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
