@@ -191,7 +191,9 @@ def _token_axes(entry: EntryPoint) -> dict[str, int]:
     axes = {_LOGITS: 1}
     for pair in entry.cache:
         named = entry.axes.get(pair.past, {})
-        axes |= {pair.present: axis for axis, label in named.items() if label in (PAST, WINDOW)}
+        for axis, label in named.items():
+            if label in (PAST, WINDOW):
+                axes[pair.present] = axis
     return axes
 
 

@@ -3,8 +3,8 @@
     verify_package("qwen3/", model)                       each file alone, and all of them as a chain that generates
     verify_package("qwen3-int4/", against="qwen3/")       file by file, without torch
 
-Each file is verified as `verify` does a file, on the entry point of the model that it was made from (`verify_model.py`);
-the chain is in `verify_chain.py`.
+Each file is verified as `verify` does a file (`verify_model.py`), on the entry point of the model that it was made
+from; the chain is in `verify_chain.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Generated feeds: inputs of the files of a package that generates, made by running the files themselves.
 
     feeds = GeneratedFeeds(info, files)
-    feeds.prefill(batch=1, tokens=512)        {"input_ids": 1x512, "attention_mask": 1x512, past_key_values.* empty}
-    feeds.decode(batch=1, past=512)           {"input_ids": 1x1, "attention_mask": 1x513, past_key_values.* of the prefill}
+    feeds.run_prompt(batch=1, tokens=512)     decoder: input_ids 1x512, attention_mask 1x512, past_key_values.* empty
+    feeds.run_step(batch=1)                   decoder: input_ids 1x1, attention_mask 1x513, past_key_values.* of 512
 
 Tokens are random, within the table that they index; whatever a cache holds is what the file made of them. No torch.
 """
