@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from modelexport.api.package import Package as Package
     from modelexport.api.package import open_package as open_package
     from modelexport.api.profile import profile as profile
+    from modelexport.api.profile_package import profile_package as profile_package
     from modelexport.api.quantize import quantize as quantize
     from modelexport.api.read import analyze as analyze
     from modelexport.api.read import compare as compare
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from modelexport.record.results.files import FoldResult as FoldResult
     from modelexport.record.results.files import QuantizeResult as QuantizeResult
     from modelexport.record.results.files import RelinkResult as RelinkResult
+    from modelexport.record.results.package_profile import PackageProfile as PackageProfile
     from modelexport.record.results.package_verification import PackageVerification as PackageVerification
     from modelexport.record.results.verification import Difference as Difference
     from modelexport.record.results.verification import Verdict as Verdict
@@ -91,6 +93,7 @@ _NAMES_BY_MODULE = {
     "export_hf_model_with_semantics",
     "api.package": "Component Package open_package",
     "api.profile": "profile",
+    "api.profile_package": "profile_package",
     "api.quantize": "quantize",
     "api.read": "analyze compare cost load query validate",
     "api.relink": "relink",
@@ -106,6 +109,7 @@ _NAMES_BY_MODULE = {
     "record.results.cost": "Cost",
     "record.results.diff": "Diff",
     "record.results.files": "ExportResult Extraction FlattenResult FoldResult QuantizeResult RelinkResult",
+    "record.results.package_profile": "PackageProfile",
     "record.results.package_verification": "PackageVerification",
     "record.results.verification": "Difference Verdict Verification",
     "record.tags": "TORCH_NN_EXCEPTIONS TagPolicy Tags",

@@ -70,7 +70,7 @@ def verify_chain(
     clock: Clock,
 ) -> ChainChecks:
     from modelexport.capture.generation.steps import record_steps
-    from modelexport.capture.isolation import isolate_model
+    from modelexport.capture.isolation import isolate_model, quiet
     from modelexport.capture.onnxruntime.chain import FileChain
 
     model, prompt = components.module, components.inputs
@@ -78,7 +78,7 @@ def verify_chain(
     files = FileChain(package.info, {name: component.file for name, component in package.components.items()})
     comparer = StepComparer(model, compared, options.tolerance)
     walk = _ChainWalk(files, comparer, compared, prompt)
-    with isolate_model(model):
+    with isolate_model(model), quiet():  # of `generate`, which warns of padding on the right
         with clock.step("generate"):
             run = record_steps(model, prompt, max(chain.new_tokens, 2))
         with clock.step("chain"):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import torch
 
     from modelexport.capture.generation.prepare import Components
+    from modelexport.record.configuration import ModelConfiguration
 
 
 def verify_package(  # noqa: PLR0913 - the keywords are the command line's options
@@ -121,8 +122,16 @@ def _verify_against_model(
     for component in package.components.values():
         ensure_record(component.file)
     first = next(iter(package.components.values()))
-    components = prepare_components(fit_dtype(first.file, options.source), clock.step)
-    compared = _pair_components(package, components)
+
+    def refuse(_: ModelConfiguration, generates: bool) -> None:
+        if not generates and any(component.info.cache for component in package.components.values()):
+            raise ModelMismatch(
+                f"{package.folder} has a cache, and the model does not generate",
+                "Give the model that the package was exported from.",
+            )
+
+    components = prepare_components(fit_dtype(first.file, options.source), clock.step, refuse)
+    compared = pair_components(package, components)
     alone = {name: _verify_entry(components, item, options, clock) for name, item in compared.items() if chain.alone}
     verification = PackageVerification(str(package.folder), components.source, alone, notes=components.notes)
     if any(component.info.cache for component in package.components.values()):
@@ -131,7 +140,7 @@ def _verify_against_model(
     return replace(verification, seconds=clock.seconds)
 
 
-def _pair_components(package: Package, components: Components) -> dict[str, ComparedFile]:
+def pair_components(package: Package, components: Components) -> dict[str, ComparedFile]:
     """Each file with the entry point that it was made from; ModelMismatch for a model that has no such entry point."""
     for component in package.components.values():
         overlap_notes(component.file, components.module, components.source)

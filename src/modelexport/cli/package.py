@@ -130,6 +130,22 @@ def show_verification(
     return 0 if result.ok else 1
 
 
+def show_profile(package: Package, report: cli.Report, tree: dict[str, Any], **options: Any) -> int:
+    from modelexport.api.profile_package import profile_package
+    from modelexport.show.text.package_profile import package_profile_tables
+
+    for name in ("before", "inputs", "input"):
+        if options.pop(name):
+            raise UserError(
+                f"a package makes its inputs itself, and --{name} was given", "Profile one of its files with it."
+            )
+    cli.spare_inputs(report.output, *package.files)
+    with cli.quiet_run(report.verbosity) as progress:
+        result = profile_package(package, progress=progress, **options)
+    report.show_unless_quiet(result, lambda: package_profile_tables(result, verbose=report.verbose, **tree))
+    return 0 if result.ok else 1
+
+
 def show_diff(pair: Pair, report: cli.Report, **options: Any) -> int:
     from modelexport.api.diff import diff
     from modelexport.show.page.difference import package_diff_html

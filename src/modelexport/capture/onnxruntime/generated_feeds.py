@@ -25,11 +25,15 @@ TOKENS, POSITIONS = "input_ids", "position_ids"
 
 
 class GeneratedFeeds:
-    """Runs a package on made-up tokens, and keeps what its files were fed."""
+    """Runs a package on made-up tokens, and keeps what its files were fed.
+
+    query  tokens that a decoder takes in one run of a prompt: all, or 1
+    """
 
     def __init__(self, info: PackageInfo, files: Mapping[str, TaggedFile], seed: int = 0) -> None:
         self._info, self._files, self._seed = info, files, seed
         self._chain = FileChain(info, files)
+        self._seen, self.query = 0, 0
         self._links = {(link.target, link.input) for link in info.links}
 
     def run_prompt(self, batch: int, tokens: int) -> dict[str, dict[str, np.ndarray]]:
@@ -39,6 +43,7 @@ class GeneratedFeeds:
         feeds: dict[str, dict[str, np.ndarray]] = {}
         first = self._files[self._chain.first].proto
         pieces = [1] * tokens if takes_one_token(first, TOKENS) else [tokens]
+        self.query = pieces[-1]
         for size in pieces:
             feeds |= self.run_step(batch, size)
         return feeds

@@ -20,6 +20,7 @@ from modelexport.inspect.package.pairs import PackagePair
 from modelexport.inspect.package.validate import PackageValidation
 from modelexport.record.package import AbsentModule, Link
 from modelexport.record.results.cost import Cost
+from modelexport.record.results.package_profile import ChainTime, PackageProfile, PhaseProfile
 from modelexport.record.results.package_verification import (
     PackageVerification,
     StepCheck,
@@ -61,11 +62,17 @@ def package_tables(queried_node: Fields) -> Tables:
         ),
         StepCheck: fields("step component batch past query padding? ok calls given outputs divergence"),
         StepDivergence: fields("component module class=class_name value reason difference"),
+        PackageProfile: fields(
+            _SCHEMA, "package=folder batch prompt new_tokens ok prefill decode phases notes seconds:3"
+        ),
+        ChainTime: fields("tokens seconds:6 tokens_per_second:3"),
+        PhaseProfile: fields("phase component past query attention:6 profile"),
         TokenCheck: fields("ok first_differing expected chosen"),
         PackagePair: fields(_SCHEMA, "identical left right components only_left only_right joints"),
     }
 
 
+_PHASE_COLUMNS = fields("phase component past query attention:6 time_us=profile.time:3 wall_us=profile.wall:3")
 _CHECK_COLUMNS = fields(
     "step component batch past query padding ok calls",
     "max_abs=worst.max_abs sqnr=worst.sqnr",
@@ -80,7 +87,7 @@ def package_columns(columns: Mapping[type, Mapping[str, Fields]]) -> Mapping[typ
         package: {rows: rows_by_component(row) for rows, row in columns[file].items()}
         for package, file in ((PackageAnalysis, Analysis), (PackageCost, Cost))
     }
-    return {**by_component, PackageVerification: {"checks": _CHECK_COLUMNS}}
+    return {**by_component, PackageVerification: {"checks": _CHECK_COLUMNS}, PackageProfile: {"phases": _PHASE_COLUMNS}}
 
 
 def rows_by_component(row: Fields) -> Fields:
