@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from modelexport.capture.generation.prepare import Components
 
 WITH_PAST = "-with-past"
+_ENTRY_TASKS = frozenset({"sentence-similarity"})
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,13 @@ class PackageOptions:
     any_exporter: bool = True
 
 
-def export_decoder(source: ModelSource, path: Path, options: PackageOptions, clock: Clock) -> ExportResult:
-    """One decoder with its cache as one file."""
+def is_entry_task(task: str | None) -> bool:
+    """Whether a task is another call of the model than its `forward`."""
+    return task is not None and (task.endswith(WITH_PAST) or task in _ENTRY_TASKS)
+
+
+def export_entry(source: ModelSource, path: Path, options: PackageOptions, clock: Clock) -> ExportResult:
+    """The only entry point of a model as one file: a decoder with its cache, embeddings of sentences."""
     components = _prepare(source, find_contract(""), clock)
     if len(components.entries) > 1:
         names = ", ".join(entry.name for entry in components.entries)
@@ -82,7 +88,8 @@ def export_package(source: ModelSource, folder: Path, options: PackageOptions, c
 
     with exportable_windows(forget=contract.forgets), staged_folder(folder, force=options.force) as staged:
         components = _prepare(source, contract, clock)
-        kind = find_kind(entry.name for entry in components.entries)
+        kind = components.kind or find_kind(entry.name for entry in components.entries)
+        contract.refuse(ModelFacts(components.configuration, kind))
         results: dict[str, ExportResult] = {}
         for entry in components.entries:
             path = staged / contract.file_of(kind, entry.name)
@@ -150,6 +157,10 @@ def _write_beside(
     staged: Path, components: Components, contract: Contract, kind: str, listed: Iterable[ComponentInfo]
 ) -> None:
     """The consumer's configuration, and what the model's folder has for tokens and images."""
+    for path in components.beside:
+        target = staged / path.relative_to(components.folder or path.parent)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, target)
     if not components.configuration.model:
         return
     graphs = tuple(describe_graph(item.name, open_model(staged / item.file).proto.graph, item.cache) for item in listed)

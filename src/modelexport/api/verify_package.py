@@ -10,7 +10,6 @@ from; the chain is in `verify_chain.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -156,16 +155,12 @@ def pair_components(package: Package, components: Components) -> dict[str, Compa
 
 def _verify_entry(components: Components, compared: ComparedFile, options: VerifyOptions, clock: Clock) -> Verification:
     from modelexport.capture.arguments import CallArguments
-    from modelexport.capture.entry_point import entered
     from modelexport.capture.export import PreparedModel
-    from modelexport.capture.generation.windows import exportable_windows
 
-    entry, module = compared.entry, components.module
-    prepared = PreparedModel(module, CallArguments(dict(entry.inputs)), entry.axes, components.source)
-    with ExitStack() as stack:
-        stack.enter_context(entered(module, entry))
-        stack.enter_context(exportable_windows())
-        return verify_against_model(compared.file, options, clock, prepared)
+    entry = compared.entry
+    arguments = CallArguments(dict(entry.inputs))
+    prepared = PreparedModel(components.module, arguments, entry.axes, components.source, entry=entry)
+    return verify_against_model(compared.file, options, clock, prepared)
 
 
 def _made_feeds(package: Package, seed: int) -> dict[str, object]:

@@ -25,6 +25,7 @@ from modelexport.record.configuration import ModelConfiguration
 from modelexport.record.package import CachePair
 
 DECODER, ENCODER_DECODER, MULTIMODAL, SINGLE = "decoder", "encoder_decoder", "multimodal", "single"
+PIPELINE = "pipeline"  # networks of diffusers, each in a folder of its own
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 
 # What tokenizers and processors of transformers save, and files that a model's own folder has for them.
@@ -117,7 +118,8 @@ class Contract:
             )
 
     def file_of(self, kind: str, component: str) -> str:
-        return self.files[kind].get(component, f"{component}.onnx")
+        other = f"{component}/model.onnx" if kind == PIPELINE else f"{component}.onnx"
+        return self.files[kind].get(component, other)
 
     def data_file(self, file: str) -> str:
         return file + self.data_suffix
@@ -134,6 +136,7 @@ def _describe_kind(kind: str) -> str:
         ENCODER_DECODER: "encoder-decoders",
         MULTIMODAL: "language models with other modalities",
         SINGLE: "models of one forward pass",
+        PIPELINE: "pipelines",
     }
     return described.get(kind, kind)
 

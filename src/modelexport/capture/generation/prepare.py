@@ -33,6 +33,8 @@ class Components:
     entries        one for each file
     configuration  the model's own, for the consumer of the package
     folder         where files of its tokenizer lie; None for a live model
+    kind           of components, where their names do not tell it
+    beside         files of the folder that belong to the package as they are
     inputs         of `generate`; empty for a model that does not generate
     """
 
@@ -42,6 +44,8 @@ class Components:
     configuration: ModelConfiguration
     folder: Path | None = None
     notes: tuple[str, ...] = ()
+    kind: str = ""
+    beside: tuple[Path, ...] = ()
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
@@ -58,30 +62,32 @@ def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda 
             loaded = LoadedModel(model, type(model).__name__)
         else:
             loaded = load_model(str(model), source)
-    configuration, generates = read_configuration(loaded.module), _can_generate(loaded.module)
+    configuration, generates = read_configuration(loaded.module), can_generate(loaded.module)
     refuse(configuration, generates)
     notes, prompt = loaded.notes, {}
-    if loaded.parts:
-        entries = find_part_entries(loaded)
+    if loaded.parts or loaded.entries:
+        entries = loaded.entries or find_part_entries(loaded)
     else:
         with step("inputs"):
             prepared = bind_inputs(loaded, source)
         notes = prepared.notes
         if generates:
-            prompt = _pad_left(prepared.inputs.tensors)
+            prompt = pad_left(prepared.inputs.tensors)
             with step("steps"), isolate_model(loaded.module):
                 entries = find_entry_points(loaded.module, prompt)
         else:
             entries = (EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes),)
-    return Components(loaded.module, entries, loaded.source, configuration, loaded.folder, notes, prompt)
+    return Components(
+        loaded.module, entries, loaded.source, configuration, loaded.folder, notes, loaded.kind, loaded.beside, prompt
+    )
 
 
-def _can_generate(module: torch.nn.Module) -> bool:
-    can_generate = getattr(module, "can_generate", None)
-    return callable(can_generate) and bool(can_generate())
+def can_generate(model: torch.nn.Module) -> bool:
+    answer = getattr(model, "can_generate", None)
+    return callable(answer) and bool(answer())
 
 
-def _pad_left(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def pad_left(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Inputs of `generate`, with the first tokens of the first row as padding."""
     kept = {name: tensor.clone() for name, tensor in inputs.items() if not name.startswith("decoder_")}
     tokens, mask = kept.get("input_ids"), kept.get("attention_mask")
