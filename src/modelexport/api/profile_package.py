@@ -23,7 +23,7 @@ from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.record.hierarchy import ROOT, lineage_of
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.package_profile import ChainTime, PackageProfile, PhaseProfile
-from modelexport.record.results.profile import Profile
+from modelexport.record.results.profile import NodeTime, Profile
 
 if TYPE_CHECKING:
     from modelexport.capture.onnxruntime.generated_feeds import GeneratedFeeds
@@ -129,5 +129,10 @@ def _attention_share(profile: Profile, record: Provenance) -> float | None:
     attending = {path for path in paths if path is not None and path != ROOT}
     if not attending or not profile.time:
         return None
-    inside = (node.time for node in profile.nodes if node.module and attending.intersection(lineage_of(node.module)))
-    return sum(inside) / profile.time
+
+    def attends(node: NodeTime) -> bool:
+        # One kernel may do the work of several layers, and is charged to the module around them.
+        paths = {owner.path for owner in node.owners} or {node.module or ROOT}
+        return all(attending.intersection(lineage_of(path)) for path in paths)
+
+    return sum(node.time for node in profile.nodes if attends(node)) / profile.time
