@@ -13,6 +13,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from modelexport.capture.generation.prepare import Components
 
 WITH_PAST = "-with-past"
+# What encoders return, by the name that decoders take it under.
+_HANDED_ON = {"last_hidden_state": "encoder_hidden_states"}
 _ENTRY_TASKS = frozenset({"sentence-similarity"})
 
 
@@ -121,7 +124,7 @@ def _prepare(source: ModelSource, contract: Contract, clock: Clock) -> Component
 
     # The suffix is optimum's: the same model, with its cache.
     source = replace(source, task=source.task and source.task.removesuffix(WITH_PAST))
-    components = prepare_components(source, clock.step, refuse)
+    components = prepare_components(source, clock.step, refuse, merged=contract.merges)
     renamed = tuple(rename_entry(entry, contract.rename, contract.axes) for entry in components.entries)
     return replace(components, entries=renamed)
 
@@ -174,13 +177,13 @@ def _write_beside(
 
 
 def _find_links(components: Iterable[ComponentInfo]) -> Iterator[Link]:
-    """Outputs of one component that another takes under the same name."""
-    listed = list(components)
-    for source in listed:
-        for target in listed:
-            if source is not target:
-                shared = [name for name in source.outputs if name in target.inputs]
-                yield from (Link(source.name, name, target.name, name) for name in shared)
+    """Outputs of one component that another takes: under the same name, as hidden states, or as the past."""
+    for source, target in permutations(components, 2):
+        for output in source.outputs:
+            # A decoder of later steps takes what the first step made of the encoder's output, and never returns it.
+            past = output.replace("present.", "past_key_values.", 1)
+            taken = dict.fromkeys((output, past, _HANDED_ON.get(output, "")))
+            yield from (Link(source.name, output, target.name, name) for name in taken if name in target.inputs)
 
 
 def _find_absent(results: Iterable[ExportResult]) -> Iterator[AbsentModule]:

@@ -105,6 +105,11 @@ class Contract:
     axes: Mapping[str, str] = field(default_factory=dict)
     rename: Callable[[str], str] = str
 
+    @property
+    def merges(self) -> bool:
+        """Whether one decoder runs all steps of an encoder-decoder."""
+        return "decoder_merged" in self.files.get(ENCODER_DECODER, {})
+
     def refuse(self, facts: ModelFacts) -> None:
         """Raise if the consumer cannot run such a model. Before an export, and again when its components are known."""
         if facts.kind not in self.files:
@@ -151,7 +156,7 @@ def describe_graph(name: str, graph: onnx.GraphProto, cache: tuple[CachePair, ..
 def find_kind(components: Iterable[str]) -> str:
     """The kind of a model by the names of its components: encoder and decoder are an encoder-decoder."""
     names = set(components)
-    if "decoder" not in names:
+    if not names & {"decoder", "decoder_merged"}:
         return SINGLE
     if "encoder" in names:
         return ENCODER_DECODER

@@ -52,8 +52,11 @@ class Components:
 Refuse = Callable[[ModelConfiguration, bool], None]
 
 
-def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda *_: None) -> Components:
+def prepare_components(
+    source: ModelSource, step: Step, refuse: Refuse = lambda *_: None, *, merged: bool = False
+) -> Components:
     """
+    merged  one decoder for all steps of an encoder-decoder
     refuse  raises for a model that is not wanted: its configuration, and whether it generates, are known before it runs
     """
     model = source.model
@@ -74,7 +77,7 @@ def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda 
         if generates:
             prompt = pad_left(prepared.inputs.tensors)
             with step("steps"), isolate_model(loaded.module):
-                entries = find_entry_points(loaded.module, prompt)
+                entries = find_entry_points(loaded.module, prompt, merged)
         else:
             entries = (EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes),)
     return Components(
