@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from modelexport.capture.generation.prepare import Components
     from modelexport.record.configuration import ModelConfiguration
 
+_MERGED = "decoder_merged"  # one decoder for all steps of an encoder-decoder
+
 
 def verify_package(  # noqa: PLR0913 - the keywords are the command line's options
     package: str | Path | Package,
@@ -129,7 +131,8 @@ def _verify_against_model(
                 "Give the model that the package was exported from.",
             )
 
-    components = prepare_components(fit_dtype(first.file, options.source), clock.step, refuse)
+    source = fit_dtype(first.file, options.source)
+    components = prepare_components(source, clock.step, refuse, merged=_MERGED in package)
     compared = pair_components(package, components)
     alone = {name: _verify_entry(components, item, options, clock) for name, item in compared.items() if chain.alone}
     verification = PackageVerification(str(package.folder), components.source, alone, notes=components.notes)
