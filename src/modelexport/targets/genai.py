@@ -4,7 +4,7 @@
 
 What its version 0.18 does with a decoder, as observed on exported files:
 
-type        All names of decoders in `_TYPES` run the same code; `decoder` is the one for a model that it has no name
+type        All names of decoders in `TYPES` run the same code; `decoder` is the one for a model that it has no name
             for. So the type is the model's own where it is known, and `decoder` otherwise.
 cache       Keys and values of [batch, heads, tokens, size], of which heads and size may differ between layers but not
             between key and value. The caller allocates `present.*`, so the graph must return exactly the length that
@@ -39,7 +39,7 @@ from modelexport.targets.contract import (
 FILE = "genai_config.json"
 ANY_DECODER = "decoder"
 # Names of decoders without states other than keys and values, which genai 0.18 treats alike.
-_TYPES = """
+TYPES = """
     chatglm decoder ernie4_5 gemma gemma2 gemma3_text gemma3_vl_text gemma4_text gptoss granite granitemoehybrid
     hunyuandensev1 internlm2 llama mistral mistral3_text nemotron olmo phi phi3 phi3small phimoe qwen2 qwen2_5_vl_text
     qwen3 qwen3_5_moe_text qwen3_5_text qwen3_vl_text smollm3
@@ -70,7 +70,7 @@ _SEARCH = (
 def find_type(configuration: ModelConfiguration) -> str:
     """genai's name for the architecture of a decoder: `llama` is `llama`, `opt` is `decoder`."""
     names = (configuration.decoder.get("model_type"), configuration.model_type)
-    return next((str(name) for name in names if name in _TYPES.split()), ANY_DECODER)
+    return next((str(name) for name in names if name in TYPES.split()), ANY_DECODER)
 
 
 def _find_obstacle(facts: ModelFacts) -> str:
