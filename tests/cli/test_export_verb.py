@@ -119,7 +119,7 @@ class TestGraphTexts:
 
     NET = ("-m", "tests.support.nets:CalledThrice", "--input", "x=2x4:float32")
 
-    @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+    @pytest.mark.parametrize("exporter", ["dynamo", "transformers", "torchscript"])
     def test_graphs_are_written_and_listed(
         self, exporter: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -141,3 +141,28 @@ def test_reports_never_replace_a_file_of_the_package(name: str, package_path: Pa
         assert run(verb, package_path, *rest, "-o", package_path / name) == 2
         assert "what the report is about" in capsys.readouterr().err
     assert folder_content(package_path) == before
+
+
+def test_folders_are_written_from_packages(package_path: Path, tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "out"
+    assert run("strip", package_path, "-o", out) == 0
+    assert "encoder: 13 keys removed" in capsys.readouterr().out
+    assert run("strip", package_path, "-o", out) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert run("strip", package_path, "-o", out, "--force") == 0
+    assert run("validate", out) == 0
+    assert run("convert", package_path, "--to", "mermaid", "-o", tmp_path / "graphs") == 0
+    assert "decoder.mmd" in capsys.readouterr().err
+    assert run("convert", package_path, "--to", "mermaid") == 2
+    assert "-o FOLDER" in capsys.readouterr().err
+    assert run("select", package_path, "op=Gather", "--for", "names") == 0
+    assert capsys.readouterr().out == "node_e\n"
+    assert run("select", package_path, "op=MatMul", "--for", "names", "-o", tmp_path / "lists") == 0
+    assert "encoder.txt" in capsys.readouterr().err
+
+
+def test_a_package_is_viewed(package_path: Path, tmp_path: Path, capsys: Captured) -> None:
+    assert run("view", package_path, "-o", tmp_path / "page.html", "--at", "past_sequence=9") == 0
+    assert "page.html" in capsys.readouterr().out
+    assert run("view", package_path, "--against", package_path / "encoder_model.onnx") == 2
+    assert "is a package, and" in capsys.readouterr().err

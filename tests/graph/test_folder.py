@@ -10,7 +10,7 @@ from tests.support.packages import PackageRecipe, folder_content
 
 from modelexport.errors import FileUnwritable
 from modelexport.graph.file.folder import ensure_folder_target, staged_folder
-from modelexport.graph.file.package import read_package
+from modelexport.graph.file.package import read_package, write_package
 
 
 def test_a_folder_appears_at_the_end(tmp_path: Path) -> None:
@@ -63,21 +63,25 @@ def test_force_replaces_files_of_the_same_name_and_leaves_others(tmp_path: Path)
     assert folder_content(tmp_path) == {"out/notes.txt": b"mine", "out/a": b"new", "out/onnx/b": b"new"}
 
 
-def test_force_removes_what_only_the_package_before_had(tmp_path: Path) -> None:
+def test_what_is_no_package_leaves_the_one_there_alone(tmp_path: Path) -> None:
     out = PackageRecipe().write(tmp_path / "out")
-    (out / "notes.txt").write_text("mine")
+    before = folder_content(out)
     with staged_folder(out, force=True) as folder:
-        (folder / "config.json").write_text("[]")
-    # The description of the package before would name files that are not there; none was written in its place.
-    assert {*folder_content(out)} == {"notes.txt", "config.json"}
+        (folder / "encoder.dot").write_text("new")
+    assert folder_content(out) == {**before, "encoder.dot": b"new"}
 
 
 def test_a_package_replaces_a_package(tmp_path: Path) -> None:
+    """With it, what only the one before had; what belongs to neither stays."""
     out = PackageRecipe().write(tmp_path / "out")
+    (out / "tokenizer.json").write_text("{}")
+    write_package(out, PackageRecipe().info())
+    (out / "notes.txt").write_text("mine")
     with staged_folder(out, force=True) as folder:
         PackageRecipe(absent=()).write(folder)
     assert read_package(out).absent == ()
-    assert folder_content(out) == folder_content(PackageRecipe(absent=()).write(tmp_path / "fresh"))
+    fresh = folder_content(PackageRecipe(absent=()).write(tmp_path / "fresh"))
+    assert folder_content(out) == {**fresh, "notes.txt": b"mine"}
 
 
 def test_a_move_that_fails_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 from modelexport.api.opening import note_source, open_file
+from modelexport.api.package import Component, Package, ensure_packages
+from modelexport.api.package_reading import share_overlay_paths
+from modelexport.api.package_writing import WrittenFolder, ensure_apart_from, place_files, rewrite_package
 from modelexport.api.writing import ensure_apart, ensure_spared, write_tagged
 from modelexport.errors import UserError
 from modelexport.graph.file.atomic import ensure_writable, staging
 from modelexport.graph.file.external import data_files
+from modelexport.graph.file.folder import staged_folder
 from modelexport.graph.file.metadata import EmbedOptions, Names
 from modelexport.graph.file.tagged_file import TaggedFile, tagged_ancestor
 from modelexport.graph.file.writing import ensure_model_target
@@ -24,6 +29,8 @@ from modelexport.show.formats.draw import draw
 from modelexport.show.formats.drawing import Drawing
 
 _EXPLORER = "model-explorer"
+# Of the files that a package is written as, one for each component.
+_ENDINGS = {_EXPLORER: "json", "graphml": "graphml", "dot": "dot", "mermaid": "mmd", "csv": "csv"}
 
 
 @dataclass(frozen=True)
@@ -55,12 +62,22 @@ class _DrawnFile:
 
 
 @dataclass(frozen=True)
+class _PackageOptions:
+    """How deep modules are shown, what is laid over them, and the package that they are shown beside."""
+
+    depth: int | None = None
+    overlays: Sequence[Path] = ()
+    against: Package | None = None
+
+
+@dataclass(frozen=True)
 class _SideFile:
     path: Path
     text: str
     notes: tuple[str, ...] = ()
 
 
+@overload
 def convert(
     source: str | Path,
     output: str | Path,
@@ -69,14 +86,43 @@ def convert(
     depth: int | None = None,
     overlays: Sequence[str | Path] = (),
     against: str | Path | None = None,
-) -> Converted:
+    force: bool = False,
+) -> Converted: ...
+@overload
+def convert(
+    source: Package,
+    output: str | Path,
+    to: str,
+    *,
+    depth: int | None = None,
+    overlays: Sequence[str | Path] = (),
+    against: Package | None = None,
+    force: bool = False,
+) -> WrittenFolder: ...
+def convert(  # noqa: PLR0913 - the keywords are the command line's options
+    source: str | Path | Package,
+    output: str | Path,
+    to: str,
+    *,
+    depth: int | None = None,
+    overlays: Sequence[str | Path] = (),
+    against: str | Path | Package | None = None,
+    force: bool = False,
+) -> Converted | WrittenFolder:
     """Write a file as `model-explorer`, `graphml`, `dot`, `mermaid`, `csv` or `netron` shows it.
+
+    Of a package, every file is written, into a folder.
 
     depth     show modules to this depth instead of nodes; for dot and mermaid
     overlays  what `profile` and `verify` wrote as JSON; Model Explorer colours nodes by it
-    against   another file, in which Model Explorer follows what is selected in this one
+    against   another file or package, in which Model Explorer follows what is selected in this one
+    force     for a package: write into a folder that is not empty
     """
     ensure_format(to)
+    if isinstance(source, Package) or isinstance(against, Package):
+        package, other = ensure_packages(source, source if against is None else against)
+        options = _PackageOptions(depth, tuple(map(Path, overlays)), None if against is None else other)
+        return _convert_package(package, Path(output), to, options, force=force)
     path, target = Path(source), Path(output)
     overlay_paths = list(map(Path, overlays))
     compared = [] if against is None else [Path(against)]
@@ -105,6 +151,40 @@ def convert(
             stage.write(extra.path, extra.text)
     side_notes = (note for extra in extras for note in extra.notes)
     return Converted(target, (target, *(extra.path for extra in extras)), (*drawn.notes, *shown.notes, *side_notes))
+
+
+def _convert_package(
+    package: Package, output: Path, to: str, options: _PackageOptions, *, force: bool
+) -> WrittenFolder:
+    """One file for each component, named after it; for netron, a package whose nodes are named after their modules."""
+    if to == NETRON:
+        return _write_netron_package(package, output, options, force=force)
+    ensure_apart_from(package, output)
+    laid, against = share_overlay_paths(package, options.overlays), options.against
+    names: dict[str, list[str]] = {}
+    notes: list[str] = []
+    with staged_folder(output, force=force) as folder:
+        for name, component in package.components.items():
+            other = against[name].path if against is not None and name in against else None
+            target = folder / f"{name}.{_ENDINGS[to]}"
+            overlays = laid.get(name, ())
+            converted = convert(component.path, target, to, depth=options.depth, overlays=overlays, against=other)
+            notes += [f"{name}: {note}" for note in converted.notes]
+            names[name] = [path.name for path in converted.files]
+    return WrittenFolder(output, place_files(names, output), notes=tuple(notes))
+
+
+def _write_netron_package(package: Package, output: Path, options: _PackageOptions, *, force: bool) -> WrittenFolder:
+    if options.overlays or options.against is not None:
+        raise UserError(f"{NETRON} has no overlays and nothing to compare with", "Use them with --to model-explorer.")
+    notes: list[str] = []
+
+    def write(component: Component, target: Path) -> None:
+        notes.extend(convert(component.path, target, NETRON, depth=options.depth).notes)
+
+    written = rewrite_package(package, output, write, force=force)
+    files = {name: (component.path,) for name, component in written.components.items()}
+    return WrittenFolder(output, files, notes=tuple(notes))
 
 
 def convert_text(source: str | Path, to: str, *, depth: int | None = None) -> ConvertedText:

@@ -10,8 +10,8 @@ Everything is written into a folder beside the target first, and appears as a wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,10 +23,22 @@ from modelexport.api.package import Package
 from modelexport.errors import UserError
 from modelexport.graph.file.folder import ensure_folder_target, staged_folder
 from modelexport.graph.file.package import write_package
+from modelexport.graph.file.reading import open_model
+from modelexport.record.configuration import ModelConfiguration
 from modelexport.record.hierarchy import ROOT, Hierarchy
 from modelexport.record.model_source import ModelSource
 from modelexport.record.package import AbsentModule, ComponentInfo, Link, PackageInfo
 from modelexport.record.results.files import ExportResult
+from modelexport.targets.catalogue import find_contract
+from modelexport.targets.contract import (
+    SINGLE,
+    Contract,
+    ModelFacts,
+    describe_graph,
+    expect_kind,
+    find_kind,
+    is_side_file,
+)
 
 if TYPE_CHECKING:
     from modelexport.capture.entry_point import EntryPoint
@@ -52,7 +64,7 @@ class PackageOptions:
 
 def export_decoder(source: ModelSource, path: Path, options: PackageOptions, clock: Clock) -> ExportResult:
     """One decoder with its cache as one file."""
-    components = _prepare(source, clock)
+    components = _prepare(source, find_contract(""), clock)
     if len(components.entries) > 1:
         names = ", ".join(entry.name for entry in components.entries)
         raise UserError(
@@ -63,25 +75,48 @@ def export_decoder(source: ModelSource, path: Path, options: PackageOptions, clo
 
 
 def export_package(source: ModelSource, folder: Path, options: PackageOptions, clock: Clock) -> Package:
+    contract = find_contract(options.target or "")
     ensure_folder_target(folder, force=options.force)
-    components = _prepare(source, clock)
-    with staged_folder(folder, force=options.force) as staged:
-        results = {
-            entry.name: _export_entry(components, entry, staged / _file_name(entry.name), options, clock)
-            for entry in components.entries
-        }
+    need_torch("exporting")
+    from modelexport.capture.generation.windows import exportable_windows
+
+    with exportable_windows(forget=contract.forgets), staged_folder(folder, force=options.force) as staged:
+        components = _prepare(source, contract, clock)
+        kind = find_kind(entry.name for entry in components.entries)
+        results: dict[str, ExportResult] = {}
+        for entry in components.entries:
+            path = staged / contract.file_of(kind, entry.name)
+            path.parent.mkdir(exist_ok=True)
+            results[entry.name] = _export_entry(components, entry, path, options, clock)
         with clock.step("write"):
-            info = write_package(staged, _describe(components, results, source, options))
+            listed = tuple(_describe_component(entry, results[entry.name], staged) for entry in components.entries)
+            _write_beside(staged, components, contract, kind, listed)
+            info = PackageInfo(
+                components=listed,
+                target=contract.name,
+                model=components.source,
+                task=source.task or "",
+                links=tuple(_find_links(listed)),
+                absent=tuple(_find_absent(results.values())),
+            )
+            info = write_package(staged, info)
     moved = {name: _moved(result, staged, folder) for name, result in results.items()}
     return Package(folder, info, moved)
 
 
-def _prepare(source: ModelSource, clock: Clock) -> Components:
+def _prepare(source: ModelSource, contract: Contract, clock: Clock) -> Components:
     need_torch("exporting")
+    from modelexport.capture.entry_point import rename_entry
     from modelexport.capture.generation.prepare import prepare_components
 
+    def refuse(configuration: ModelConfiguration, generates: bool) -> None:
+        contract.refuse(ModelFacts(configuration, expect_kind(configuration) if generates else SINGLE))
+
     # The suffix is optimum's: the same model, with its cache.
-    return prepare_components(replace(source, task=source.task and source.task.removesuffix(WITH_PAST)), clock.step)
+    source = replace(source, task=source.task and source.task.removesuffix(WITH_PAST))
+    components = prepare_components(source, clock.step, refuse)
+    renamed = tuple(rename_entry(entry, contract.rename, contract.axes) for entry in components.entries)
+    return replace(components, entries=renamed)
 
 
 def _export_entry(
@@ -90,7 +125,6 @@ def _export_entry(
     from modelexport.capture.arguments import CallArguments
     from modelexport.capture.entry_point import entered
     from modelexport.capture.export import PreparedModel
-    from modelexport.capture.generation.windows import exportable_windows
 
     arguments = CallArguments(dict(entry.inputs))
     prepared = PreparedModel(
@@ -99,38 +133,33 @@ def _export_entry(
     chosen = options.export
     if options.any_exporter and entry.cache:
         chosen = replace(chosen, exporter="transformers")
-    with ExitStack() as stack:
-        stack.enter_context(entered(components.module, entry))
-        stack.enter_context(exportable_windows())
+    with entered(components.module, entry):
         return ExportRun(prepared, path, chosen, clock).run()
 
 
-def _file_name(component: str) -> str:
-    return {"decoder": "model.onnx", "model": "model.onnx"}.get(component, f"{component}_model.onnx")
-
-
-def _describe(
-    components: Components, results: Mapping[str, ExportResult], source: ModelSource, options: PackageOptions
-) -> PackageInfo:
-    listed = tuple(_describe_component(entry, results[entry.name]) for entry in components.entries)
-    return PackageInfo(
-        components=listed,
-        target=options.target or "",
-        model=components.source,
-        task=source.task or "",
-        links=tuple(_find_links(listed)),
-        absent=tuple(_find_absent(results.values())),
-    )
-
-
-def _describe_component(entry: EntryPoint, result: ExportResult) -> ComponentInfo:
-    from modelexport.graph.file.reading import open_model
-
+def _describe_component(entry: EntryPoint, result: ExportResult, staged: Path) -> ComponentInfo:
     graph = open_model(result.path).proto.graph
     inputs, outputs = (tuple(value.name for value in values) for values in (graph.input, graph.output))
     cache = tuple(pair for pair in entry.cache if pair.past in inputs and pair.present in outputs)
-    data = tuple(path.name for path in result.files if path.suffix not in (".onnx", ".json"))
-    return ComponentInfo(entry.name, result.path.name, inputs, outputs, cache, data)
+    files = [path.relative_to(staged).as_posix() for path in result.files]
+    data = tuple(name for name in files if not name.endswith((".onnx", ".json")))
+    return ComponentInfo(entry.name, result.path.relative_to(staged).as_posix(), inputs, outputs, cache, data)
+
+
+def _write_beside(
+    staged: Path, components: Components, contract: Contract, kind: str, listed: Iterable[ComponentInfo]
+) -> None:
+    """The consumer's configuration, and what the model's folder has for tokens and images."""
+    if not components.configuration.model:
+        return
+    graphs = tuple(describe_graph(item.name, open_model(staged / item.file).proto.graph, item.cache) for item in listed)
+    external = frozenset(item.file for item in listed if item.data)
+    facts = ModelFacts(components.configuration, kind, graphs, external)
+    for name, text in contract.write_configuration(facts).items():
+        (staged / name).write_text(text, encoding="utf-8")
+    for path in sorted(components.folder.iterdir()) if components.folder is not None else ():
+        if path.is_file() and is_side_file(path.name) and not (staged / path.name).exists():
+            shutil.copyfile(path, staged / path.name)
 
 
 def _find_links(components: Iterable[ComponentInfo]) -> Iterator[Link]:

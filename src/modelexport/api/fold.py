@@ -9,12 +9,15 @@ inlined. Nothing here needs torch, runs a model or reads a weight. https://onnx.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import overload
 
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import as_sequence
+from modelexport.api.package import Component, Package
+from modelexport.api.package_writing import copy_component, rewrite_package
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import RecordMismatch, RecordUnreadable, UserError
 from modelexport.graph.file import metadata
@@ -186,26 +189,88 @@ class Stripped:
     absent: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class StrippedPackage:
+    """The package that was written, and by component what was removed from its file."""
+
+    package: Package
+    components: Mapping[str, Stripped]
+
+
+@overload
 def strip(
-    source: str | Path, output: str | Path, *, keep: Sequence[str] = (), exporter_metadata: bool = False
-) -> Stripped:
-    """Write a file without the record and the keys on its nodes; all else is as it was.
+    source: str | Path,
+    output: str | Path,
+    *,
+    keep: Sequence[str] = (),
+    exporter_metadata: bool = False,
+    force: bool = False,
+) -> Stripped: ...
+@overload
+def strip(
+    source: Package,
+    output: str | Path,
+    *,
+    keep: Sequence[str] = (),
+    exporter_metadata: bool = False,
+    force: bool = False,
+) -> StrippedPackage: ...
+def strip(
+    source: str | Path | Package,
+    output: str | Path,
+    *,
+    keep: Sequence[str] = (),
+    exporter_metadata: bool = False,
+    force: bool = False,
+) -> Stripped | StrippedPackage:
+    """Write a file, or all files of a package, without the record and the keys on nodes; all else is as it was.
 
     keep               keys that stay, with or without their prefix: tag, module, …, record
     exporter_metadata  also remove what torch writes on nodes
+    force              for a package: write into a folder that is not empty
     """
+    if isinstance(source, Package):
+        return _strip_package(source, Path(output), keep=keep, exporter_metadata=exporter_metadata, force=force)
     target = Path(output)
-    kept = frozenset(_full_key(name) for name in as_sequence(keep))
+    kept = parse_kept_keys(keep)
     ensure_model_target(target)
     ensure_apart(target, Path(source))
     model = open_tagged(Path(source))
+    stripped = strip_model(model, kept, exporter_metadata=exporter_metadata)
+    return replace(stripped, files=save_model(model, target))
+
+
+def _strip_package(
+    package: Package, output: Path, *, keep: Sequence[str] = (), exporter_metadata: bool = False, force: bool = False
+) -> StrippedPackage:
+    """Every file without the record and the keys on its nodes; the rest of the package as it was."""
+    kept = parse_kept_keys(keep)
+    stripped: dict[str, Stripped] = {}
+
+    def write(component: Component, target: Path) -> None:
+        copy_component(component, target)
+        model = open_tagged(target)
+        removal = strip_model(model, kept, exporter_metadata=exporter_metadata)
+        save_model(model, target)
+        stripped[component.name] = removal
+
+    written = rewrite_package(package, output, write, force=force)
+    components = {name: replace(item, files=(written[name].path,)) for name, item in stripped.items()}
+    return StrippedPackage(written, components)
+
+
+def strip_model(model: TaggedFile, kept: frozenset[str], *, exporter_metadata: bool = False) -> Stripped:
+    """The same in memory: nothing is written yet."""
     # Read first: what was never there is worth a note, and afterwards it is gone either way.
     there = metadata.own_keys(model.proto, *model.protos.values())
     removed = metadata.strip_own_metadata(model.proto, kept)
     if exporter_metadata:
         metadata.strip_exporter_metadata(model.proto)
-    absent = tuple(key.removeprefix(PREFIX) for key in _KEYS if key in kept - there)
-    return Stripped(save_model(model, target), removed, absent)
+    return Stripped((), removed, tuple(key.removeprefix(PREFIX) for key in _KEYS if key in kept - there))
+
+
+def parse_kept_keys(keep: Sequence[str]) -> frozenset[str]:
+    return frozenset(_full_key(name) for name in as_sequence(keep))
 
 
 def _full_key(name: str) -> str:

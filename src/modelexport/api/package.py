@@ -30,16 +30,21 @@ from modelexport.record.results.files import ExportResult
 class Component:
     """One file of a package, opened when it is first asked.
 
-    info  what the package says of it: its inputs, outputs and cache pairs
-    path  of the .onnx file
+    info    what the package says of it: its inputs, outputs and cache pairs
+    folder  that of the package
     """
 
     info: ComponentInfo
-    path: Path
+    folder: Path
 
     @property
     def name(self) -> str:
         return self.info.name
+
+    @property
+    def path(self) -> Path:
+        """Of the .onnx file."""
+        return find_file(self.folder, self.info.file)
 
     @cached_property
     def file(self) -> TaggedFile:
@@ -68,7 +73,7 @@ class Package:
     @cached_property
     def components(self) -> Mapping[str, Component]:
         """By name, in the order in which the package lists them."""
-        return {item.name: Component(item, find_file(self.folder, item.file)) for item in self.info.components}
+        return {item.name: Component(item, self.folder) for item in self.info.components}
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -9,7 +9,7 @@ The public verbs hand a `Package` to these; what they return has the results of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +24,7 @@ from modelexport.inspect.package.cost import PackageCost, count_package
 from modelexport.inspect.package.pairs import HasVerdict, PackagePair, find_joint_differences
 from modelexport.inspect.package.validate import OpenedFiles, PackageValidation, check_package
 from modelexport.inspect.query.answer import answer_queries
+from modelexport.show.data.overlays import read_overlay
 
 # Names of axes that an error lists.
 _SHOWN = 12
@@ -52,12 +53,12 @@ def answer_package(package: Package, text: str) -> PackageAnswer:
 def cost_package(package: Package, at: Mapping[str, int]) -> PackageCost:
     files = open_files(package)
     counted = count_package(str(package.folder), package.info, files, at)
-    _ensure_axes(counted, at)
+    ensure_package_axes(counted, at)
     stale = dict.fromkeys(note for file in files.values() for note in file.stale_notes)
     return replace(counted, notes=(*stale, *note_source(*files.values())))
 
 
-def _ensure_axes(counted: PackageCost, sizes: Mapping[str, int]) -> None:
+def ensure_package_axes(counted: PackageCost, sizes: Mapping[str, int]) -> None:
     """Raise UserError for an axis that no file has: a size for it would change nothing, and look as if it had."""
     names = [axis.name for axis in counted.axes]
     missing = next((name for name in sizes if name not in names), None)
@@ -109,3 +110,17 @@ def pair_packages(left: Package, right: Package, compare: Callable[[Path, Path],
 
 def open_files(package: Package) -> dict[str, TaggedFile]:
     return {name: component.file for name, component in package.components.items()}
+
+
+def share_overlay_paths(package: Package, paths: Sequence[Path]) -> Mapping[str, list[Path]]:
+    """By component: the overlays that are about its file, by what they say themselves."""
+    shared: dict[str, list[Path]] = {}
+    by_file = {component.path.name: component for component in package.components.values()}
+    for path in paths:
+        about = read_overlay(path, package.provenance.hierarchy).file
+        component = by_file.get(Path(about).name)
+        if component is None:
+            hint = f"It is about {about}; those are {', '.join(by_file)}."
+            raise UserError(f"{path} is about none of the files of {package.folder}", hint)
+        shared.setdefault(component.name, []).append(path)
+    return shared

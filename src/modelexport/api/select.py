@@ -11,12 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import overload
 
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import as_sequence, ensure_known
+from modelexport.api.package import Package
+from modelexport.api.package_reading import answer_package
+from modelexport.api.package_writing import WrittenFolder, ensure_apart_from, place_files
 from modelexport.api.writing import ensure_apart, stage_copy
 from modelexport.errors import FileUnwritable, UserError
 from modelexport.graph.file.atomic import ensure_writable, staging
+from modelexport.graph.file.folder import staged_folder
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.index import Node
@@ -24,6 +29,9 @@ from modelexport.inspect.query.answer import Answer, answer_query, find_nodes
 from modelexport.record.provenance import NodeEntry
 from modelexport.transform.select.catalogue import DIALECTS
 from modelexport.transform.select.dialect import Dialect, Selection, Settings, check
+
+# Of the files that a package is written as, one for each component; others are plain text.
+_ENDINGS = {"ort-exclude": "json", "olive-split": "json", "modelopt": "json", "layer-ann": "onnx"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,8 @@ class Selected:
         return tuple(dict.fromkeys(entry.name for entry in self.nodes if entry.name))
 
 
-def select(  # noqa: PLR0913 - the keywords are the command line's options
+@overload
+def select(
     source: str | Path,
     query: str | Sequence[str],
     dialect: str = "names",
@@ -59,18 +68,62 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     precision: str = "",
     device: Sequence[str] = (),
     label: Sequence[str] = (),
-) -> Selected:
+    force: bool = False,
+) -> Selected: ...
+@overload
+def select(
+    source: Package,
+    query: str | Sequence[str],
+    dialect: str = "names",
+    *,
+    output: str | Path | None = None,
+    named: str | Path | None = None,
+    precision: str = "",
+    device: Sequence[str] = (),
+    label: Sequence[str] = (),
+    force: bool = False,
+) -> WrittenFolder: ...
+def select(  # noqa: PLR0913 - the keywords are the command line's options
+    source: str | Path | Package,
+    query: str | Sequence[str],
+    dialect: str = "names",
+    *,
+    output: str | Path | None = None,
+    named: str | Path | None = None,
+    precision: str = "",
+    device: Sequence[str] = (),
+    label: Sequence[str] = (),
+    force: bool = False,
+) -> Selected | WrittenFolder:
     """The nodes that a query means, written for another tool; several queries are several groups, where it has groups.
 
     dialect    ort-exclude, layer-ann, olive-split, modelopt, tensorrt or names
-    output     where the text goes; for layer-ann, the annotated model
+    output     where the text goes; for layer-ann, the annotated model; for a package, a folder with one for each file
     named      where to write a copy of the model in which every node has a name that the tool can be told
     precision  for tensorrt: fp32 if it is left out
     device     for layer-ann, one for each query or one for all: gpu if it is left out
     label      for layer-ann, one for each query
+    force      for a package: write into a folder that is not empty
     """
     chosen = DIALECTS[ensure_known("tool", dialect, list(DIALECTS))]
     settings = Settings(precision, tuple(as_sequence(device)), tuple(as_sequence(label)))
+    if isinstance(source, Package):
+        if named is not None:
+            raise UserError("--named takes one file, and not a package", "Give one of the .onnx files in it.")
+        return _select_in_package(
+            source, query, chosen, settings, None if output is None else Path(output), force=force
+        )
+    return _select_nodes(source, query, chosen, settings, output, named)
+
+
+def _select_nodes(
+    source: str | Path,
+    query: str | Sequence[str],
+    chosen: Dialect,
+    settings: Settings,
+    output: str | Path | None,
+    named: str | Path | None,
+) -> Selected:
     targets = _targets(chosen, output, named)
     _check_settings(chosen, settings)
     opened = open_file(Path(source))
@@ -107,6 +160,60 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     return Selected(
         chosen.name, asked, entries, written.text, tuple(files), (*notes, *written.notes, *note_source(opened))
     )
+
+
+_SELECTION_ENDINGS = {"ort-exclude": "json", "olive-split": "json", "modelopt": "json", "layer-ann": "onnx"}
+
+
+def _select_in_package(
+    package: Package,
+    query: str | Sequence[str],
+    dialect: Dialect,
+    settings: Settings,
+    output: Path | None = None,
+    *,
+    force: bool = False,
+) -> WrittenFolder:
+    """What another tool is told about every component in which the queries select something.
+
+    Several components are several files in a folder; the selection of a single one can do without.
+    """
+    chosen = _find_selected(package, as_sequence(query))
+    if output is None and len(chosen) > 1:
+        raise UserError(
+            f"the query selects nodes of {', '.join(chosen)}, and a tool is told about one file at a time",
+            "Say which folder the lists go to: -o FOLDER; or give one of the .onnx files.",
+        )
+
+    def select_in(name: str, target: Path | None) -> Selected:
+        return _select_nodes(package[name].path, query, dialect, settings, target, None)
+
+    notes = [f"nothing is selected in {name}" for name in package if name not in chosen]
+    if output is None:
+        selected = select_in(chosen[0], None)
+        return WrittenFolder(None, {}, selected.text, (*notes, *selected.notes))
+    ensure_apart_from(package, output)
+    names: dict[str, list[str]] = {}
+    with staged_folder(output, force=force) as folder:
+        for name in chosen:
+            selected = select_in(name, folder / f"{name}.{_ENDINGS.get(dialect.name, 'txt')}")
+            names[name] = [path.name for path in selected.files]
+            notes += [f"{name}: {note}" for note in (*selected.notes, f"{len(selected.nodes)} nodes selected")]
+    return WrittenFolder(output, place_files(names, output), notes=tuple(notes))
+
+
+def _find_selected(package: Package, queries: Sequence[str]) -> list[str]:
+    """Components in which every query means something. A name must be that of something in one of the files."""
+    if not queries:
+        raise UserError("there is no query", "Give one, such as op=MatMul.")
+    answers = [answer_package(package, text) for text in queries]
+    chosen = [name for name in package if all(answer.components[name].nodes for answer in answers)]
+    if not chosen:
+        texts = ", ".join(answer.query for answer in answers)
+        reasons = dict.fromkeys(remark for answer in answers for remark in answer.remarks)
+        hint = "; ".join(reasons) or "No file has nodes for all of the queries."
+        raise UserError(f"nothing is selected in any file of {package.folder}: {texts}", hint)
+    return chosen
 
 
 def _targets(dialect: Dialect, output: str | Path | None, named: str | Path | None) -> list[Path]:

@@ -39,6 +39,27 @@ class EntryPoint:
     others: tuple[Mapping[str, torch.Tensor], ...] = ()
 
 
+def rename_entry(entry: EntryPoint, rename: Callable[[str], str], axes: Mapping[str, str]) -> EntryPoint:
+    """The same entry point with other names of inputs, outputs and axes."""
+    own = {rename(name): name for name in entry.inputs}
+
+    def forward(**tensors: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        outputs = entry.forward(**{own[name]: tensor for name, tensor in tensors.items()})
+        return {rename(name): tensor for name, tensor in outputs.items()}
+
+    def renamed(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {rename(name): tensor for name, tensor in tensors.items()}
+
+    return EntryPoint(
+        entry.name,
+        forward,
+        renamed(entry.inputs),
+        {rename(n): {axis: axes.get(what, what) for axis, what in by.items()} for n, by in entry.axes.items()},
+        tuple(CachePair(rename(pair.past), rename(pair.present)) for pair in entry.cache),
+        tuple(map(renamed, entry.others)),
+    )
+
+
 @contextmanager
 def entered(model: torch.nn.Module, entry: EntryPoint) -> Iterator[None]:
     """While this is open, calling the model calls the entry point; afterwards its own `forward` again.

@@ -3,6 +3,7 @@
     model_argument, source_option     which file, which PyTorch model
     loading_options, repeated_options how the model is loaded and what it is fed; `made_input_options` where no model is
     export_options, tagging_options   how it is exported, and how its nodes are attributed and tagged
+    force_option                      whether a package may be written into a folder that is not empty
     target_option, embed_option       the file that is written, and how much goes into it; `file_option` for other files
     preset_option, samples_option     any option with a default that is shown; how many inputs are made
     tree_options                      how much of the module tree is shown
@@ -101,6 +102,10 @@ def file_option(*names: str, metavar: str = "FILE", **settings: Any) -> Decorato
 def preset_option(name: str, default: str | float, help_text: str, **settings: Any) -> Decorator[Any]:
     """One whose default is shown in the help text."""
     return click.option(name, default=default, show_default=True, help=help_text, **settings)
+
+
+def force_option(function: _Function) -> _Function:
+    return click.option("--force", is_flag=True, help="For a package: write into a folder that is not empty.")(function)
 
 
 def samples_option(default: int) -> Decorator[Any]:

@@ -15,6 +15,7 @@ from modelexport.errors import UserError
 
 if TYPE_CHECKING:
     from modelexport.api.package import Package
+    from modelexport.api.package_writing import WrittenFolder
 
     Pair = tuple[Package, Package]
 
@@ -112,3 +113,19 @@ def show_diff(pair: Pair, report: cli.Report, **options: Any) -> int:
     elif report.is_wanted:
         emit(package_diff_summary(differences, verbose=report.verbose), report.output, quiet=report.verbosity.quiet)
     return 0 if differences.identical else 1
+
+
+def convert_files(package: Package, output: Path | None, to: str, verbosity: cli.Verbosity, **options: Any) -> int:
+    from modelexport.api.convert import convert
+
+    if output is None:
+        raise UserError("a package is written as several files", "Say which folder they go to: -o FOLDER.")
+    against = options.pop("against")
+    other = None if against is None else find_package(against) or against
+    print_written(convert(package, output, to, against=other, **options), verbosity)
+    return 0
+
+
+def print_written(written: WrittenFolder, verbosity: cli.Verbosity) -> None:
+    paths = [path for files in written.files.values() for path in files]
+    cli.print_notes([*(f"wrote {path}" for path in paths), *written.notes], verbosity)

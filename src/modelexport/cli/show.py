@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from modelexport.cli import options as cli
+from modelexport.cli import package as packages
 from modelexport.cli.read import parse_sizes
 from modelexport.errors import printable
 
@@ -42,9 +43,10 @@ def view(  # noqa: PLR0913 - one for each option
     modelexport view bert.onnx
     modelexport view bert.onnx --overlay profile.json --overlay verify.json -o bert.html
     modelexport view v2.onnx --against v1.onnx --serve
+    modelexport view qwen3/ --at past_sequence=512
 
-    The page is one file that needs no server and no network. A model of more than 50,000 nodes is shown by modules
-    alone.
+    The page is one file that needs no server and no network. That of a package has a switch between its files. A
+    model of more than 50,000 nodes is shown by modules alone.
     """
     if serve and output is not None:
         raise click.UsageError("--serve writes no file: give it or --output")
@@ -54,12 +56,14 @@ def view(  # noqa: PLR0913 - one for each option
     from modelexport.api.view import view as view_file
 
     sizes = parse_sizes(at)  # before the model is read
+    source = packages.find_package(model) or model
+    other = None if against is None else packages.find_package(against) or against
     if serve:
-        page = make_page(model, overlays=overlays, against=against, at=sizes)
+        page = make_page(source, overlays=overlays, against=other, at=sizes)
         cli.print_notes([f"note: {note}" for note in page.notes], verbosity)
         serve_page(page, port, lambda url: click.echo(f"{url}  (Ctrl-C ends)"))
         return 0
-    result = view_file(model, output, overlays=overlays, against=against, at=sizes)
+    result = view_file(source, output, overlays=overlays, against=other, at=sizes)
     cli.print_notes([f"note: {note}" for note in result.page.notes], verbosity)
     if not verbosity.quiet:
         from modelexport.show.text.console import bytes_text
@@ -83,9 +87,17 @@ def view(  # noqa: PLR0913 - one for each option
     multiple=True,
 )
 @cli.file_option("--against", help="Another model to show beside this one; for model-explorer.")
+@cli.force_option
 @cli.verbosity_options
 def convert(
-    *, model: Path, to: str, output: Path | None, depth: int | None, verbosity: cli.Verbosity, **beside: Any
+    *,
+    model: Path,
+    to: str,
+    output: Path | None,
+    depth: int | None,
+    force: bool,
+    verbosity: cli.Verbosity,
+    **beside: Any,
 ) -> int:
     """Write MODEL as other viewers show it, grouped by module.
 
@@ -101,8 +113,11 @@ def convert(
     csv             one row for each node
     netron          a copy of the model whose nodes are named after their modules
 
-    No weights are read. A file without a record is grouped by the modules that it tells of itself.
+    No weights are read. A file without a record is grouped by the modules that it tells of itself. Of a package, every
+    file is written, into the folder that -o names.
     """
+    if (package := packages.find_package(model)) is not None:
+        return packages.convert_files(package, output, to, verbosity, depth=depth, force=force, **beside)
     if output is None:
         notes = _print(model, to, depth, is_alone=not any(beside.values()))
     else:

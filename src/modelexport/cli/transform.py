@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from modelexport.cli import options as cli
+from modelexport.cli import package as packages
 from modelexport.errors import UserError, printable
 from modelexport.record.results.files import TOLERANCE
 
@@ -105,21 +106,32 @@ def flatten(model: Path, output: Path, report: cli.Report) -> int:
 @cli.target_option("The file without them.")
 @click.option("--keep", multiple=True, metavar="KEY,…", help="Keys that stay; those below.")
 @click.option("--exporter-metadata", is_flag=True, help="Also remove what torch writes on nodes.")
+@cli.force_option
 @cli.verbosity_options
-def strip(model: Path, output: Path, keep: tuple[str, ...], exporter_metadata: bool, verbosity: cli.Verbosity) -> int:
+def strip(
+    *, model: Path, output: Path, keep: tuple[str, ...], exporter_metadata: bool, force: bool, verbosity: cli.Verbosity
+) -> int:
     """Write MODEL without what this tool has put into it: the record, and the keys on its nodes.
 
     \b
     tag, module, modules, confidence, evidence, role, layer   keys on nodes
     record, outline                                           of the whole file
 
-    Nodes, edges, attributes, weights and the metadata of others stay as they are.
+    Nodes, edges, attributes, weights and the metadata of others stay as they are. Of a package, all files are written,
+    into the folder that -o names.
     """
     from modelexport.api.fold import strip as strip_file
     from modelexport.show.text.console import bytes_text, counted
 
     # Both `--keep tag,role` and `--keep tag --keep role`.
     names = [name.strip() for text in keep for name in text.split(",") if name.strip()]
+    if (package := packages.find_package(model)) is not None:
+        removal = strip_file(package, output, keep=names, exporter_metadata=exporter_metadata, force=force)
+        if not verbosity.quiet:
+            for name, component in removal.components.items():
+                click.echo(printable(f"{name}: {counted(component.removed, 'key')} removed"))
+            click.echo(printable(f"wrote {output} ({counted(len(removal.package.files), 'file')})"))
+        return 0
     stripped = strip_file(model, output, keep=names, exporter_metadata=exporter_metadata)
     if not verbosity.quiet:
         for path in stripped.files:  # weights in a file of their own are copied beside it
@@ -141,6 +153,7 @@ def strip(model: Path, output: Path, keep: tuple[str, ...], exporter_metadata: b
 )
 @click.option("--device", multiple=True, metavar="NAME", help="For layer-ann: gpu, cpu, npu, …  [default: gpu]")
 @click.option("--label", multiple=True, metavar="NAME", help="For layer-ann: what the nodes are to be called.")
+@cli.force_option
 @cli.verbosity_options
 def select(model: Path, query: tuple[str, ...], dialect: str, verbosity: cli.Verbosity, **options: Any) -> int:
     """Select the nodes of MODEL that QUERY means, and write them the way that another tool wants them.
@@ -158,11 +171,17 @@ def select(model: Path, query: tuple[str, ...], dialect: str, verbosity: cli.Ver
     names         names, one on each line
 
     Queries are those of `modelexport query`. Names are checked against MODEL. A query that selects nothing is an error,
-    and so is a selection that the tool cannot be told.
+    and so is a selection that the tool cannot be told. Of a package, every file in which something is selected gets a
+    list of its own, in the folder that -o names.
     """
     from modelexport.api.select import select as select_nodes
     from modelexport.show.text.console import counted, emit
 
+    if (package := packages.find_package(model)) is not None:
+        written = select_nodes(package, query, dialect, **options)
+        emit(written.text)
+        packages.print_written(written, verbosity)
+        return 0
     selection = select_nodes(model, query, dialect, **options)
     if options["output"] is None or dialect == "layer-ann":  # whose output is the model; the text is for the session
         emit(selection.text)

@@ -92,6 +92,7 @@ class TensorLayout:
     counters  paths of numbers that are the length of the past
     past      prefix of the graph's inputs
     present   prefix of the graph's outputs; None for an argument that no step changes
+    fresh     the argument before the first step, for a graph that makes a cache and takes none
     """
 
     argument: str
@@ -100,10 +101,13 @@ class TensorLayout:
     counters: tuple[Path, ...] = ()
     past: str = ""
     present: str | None = None
+    fresh: object | None = None
 
     @property
     def sample(self) -> dict[str, torch.Tensor]:
         """The tensors of the template, by the names of the graph's inputs."""
+        if self.fresh is not None:
+            return {}
         return {self.past + name: read_path(self.template, path) for name, path in self.paths.items()}
 
     @property
@@ -112,6 +116,8 @@ class TensorLayout:
 
     def fill(self, tensors: Mapping[str, torch.Tensor], past_length: int | torch.SymInt | None = None) -> Any:
         """The argument with these tensors in the place of the template's; `tensors` are by input name."""
+        if self.fresh is not None:
+            return copy.deepcopy(self.fresh)
         memo: dict[int, object] = {id(leaf): leaf for leaf in cache_tensors(self.template).values()}
         memo |= {id(read_path(self.template, path)): tensors[self.past + name] for name, path in self.paths.items()}
         filled = copy.deepcopy(self.template, memo)

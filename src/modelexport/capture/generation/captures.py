@@ -62,12 +62,16 @@ class Capture:
     @property
     def constants(self) -> dict[str, Any]:
         """Arguments that are no tensors and hold none."""
-        return {name: value for name, value in self.merged.items() if value is not None and not cache_tensors(value)}
+        return {
+            name: value
+            for name, value in self.merged.items()
+            if value is not None and name not in self.caches and not cache_tensors(value)
+        }
 
 
 def capture_steps(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], first: int, steps: int) -> Capture:
     run = record_steps(model, inputs, first + steps + 1)
-    return Capture(run, first, steps, _cache_arguments(run.calls))
+    return Capture(run, first, steps, cache_arguments(run.calls))
 
 
 def query_length(prefill: RecordedCall, decode: RecordedCall) -> int:
@@ -83,7 +87,7 @@ def query_length(prefill: RecordedCall, decode: RecordedCall) -> int:
     )
 
 
-def _cache_arguments(calls: Sequence[RecordedCall]) -> frozenset[str]:
+def cache_arguments(calls: Sequence[RecordedCall]) -> frozenset[str]:
     """Arguments that hold tensors of their own and come back changed: from the outputs, or changed in place."""
     later, returned = calls[1].arguments, calls[0].outputs
     names = set()

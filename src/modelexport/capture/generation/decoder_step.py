@@ -33,6 +33,21 @@ class PastLength:
 
 
 @dataclass(frozen=True)
+class ImpliedTensor:
+    """An argument whose size a model reads and whose values it does not: zeros, as large as inputs say.
+
+    sizes  of its axes, each a number, or an axis of an input
+    """
+
+    sizes: tuple[int | tuple[str, int], ...]
+    dtype: torch.dtype
+
+    def make(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        shape = [size if isinstance(size, int) else tensors[size[0]].shape[size[1]] for size in self.sizes]
+        return torch.zeros(shape, dtype=self.dtype, device=next(iter(tensors.values())).device)
+
+
+@dataclass(frozen=True)
 class DecoderStep:
     """One call of a decoder as a function of named tensors.
 
@@ -43,6 +58,7 @@ class DecoderStep:
     written    inputs that the model writes into; it gets copies of them
     masked     outputs that are the input of theirs where the mask says that the token is padding
     takes_mask whether the model itself takes the mask
+    implied    tensors that are no inputs, by the name that the input would have
     """
 
     call: Callable[..., Any]
@@ -53,16 +69,18 @@ class DecoderStep:
     masked: Mapping[str, str] = field(default_factory=dict)
     takes_mask: bool = True
     renamed: Mapping[str, str] = field(default_factory=dict)
+    implied: Mapping[str, ImpliedTensor] = field(default_factory=dict)
 
     def __call__(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         tensors = {name: tensor.clone() if name in self.written else tensor for name, tensor in inputs.items()}
+        tensors |= {name: implied.make(tensors) for name, implied in self.implied.items()}
         length = None if self.past_length is None else self.past_length.measure(tensors)
         inside = {name for layout in self.layouts for name in layout.sample}
         arguments = {self.renamed.get(name, name): tensor for name, tensor in tensors.items() if name not in inside}
         filled = {layout.argument: layout.fill(tensors, length) for layout in self.layouts}
         mask = None if self.takes_mask else arguments.pop(MASK, None)
         outputs = self.call(**self.constants, **arguments, **filled)
-        given = {id(tensor) for tensor in inputs.values()}
+        given = {id(tensor) for tensor in (*inputs.values(), *tensors.values())}
         named = {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
         for layout in self.layouts:
             if layout.present is not None:

@@ -1,7 +1,7 @@
 """Entry points of a model that generates: which ONNX files it takes, each with a sample of its inputs.
 
 a decoder                 decoder
-an encoder and a decoder  encoder, decoder, decoder_with_past
+an encoder and a decoder  encoder, decoder, decoder_with_past; merged: encoder, decoder_merged
 vision and language       vision_encoder, embed_tokens, decoder
 """
 
@@ -13,8 +13,16 @@ import torch
 
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.generation.decoders import find_decoder
+from modelexport.capture.generation.encoder_decoders import find_encoder_decoder
 
 
-def find_entry_points(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[EntryPoint, ...]:
-    """`inputs` are those of `generate`: a batch of at least two, tokens padded on the left."""
+def find_entry_points(
+    model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], merged: bool = False
+) -> tuple[EntryPoint, ...]:
+    """`inputs` are those of `generate`: a batch of at least two, tokens padded on the left.
+
+    merged  whether one decoder serves all calls of an encoder-decoder, the first included
+    """
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return find_encoder_decoder(model, inputs, merged)
     return find_decoder(model, inputs)

@@ -6,19 +6,21 @@ prepare_components(ModelSource("./bert"), step)       one entry point, `model`: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.export import Step, bind_inputs
+from modelexport.capture.generation.configuration import read_configuration
 from modelexport.capture.generation.entry_points import find_entry_points
 from modelexport.capture.isolation import isolate_model
 from modelexport.capture.loading.models import load_model
+from modelexport.capture.loading.parts import find_part_entries
 from modelexport.capture.loading.third_party import LoadedModel
+from modelexport.record.configuration import ModelConfiguration
 from modelexport.record.model_source import ModelSource
 
 WHOLE = "model"
@@ -27,38 +29,53 @@ WHOLE = "model"
 @dataclass(frozen=True)
 class Components:
     """
-    folder  the folder or hub id that the model came from, with the files that lie beside it; None for a live model
+    module         the whole model
+    entries        one for each file
+    configuration  the model's own, for the consumer of the package
+    folder         where files of its tokenizer lie; None for a live model
     """
 
     module: torch.nn.Module
     entries: tuple[EntryPoint, ...]
     source: str
+    configuration: ModelConfiguration
     folder: Path | None = None
     notes: tuple[str, ...] = ()
 
-    @property
-    def configuration(self) -> Mapping[str, Any]:
-        """The model's configuration, empty where it has none."""
-        config: Any = getattr(self.module, "config", None)
-        return config.to_dict() if hasattr(config, "to_dict") else {}
+
+Refuse = Callable[[ModelConfiguration, bool], None]
 
 
-def prepare_components(source: ModelSource, step: Step) -> Components:
+def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda *_: None) -> Components:
+    """
+    refuse  raises for a model that is not wanted: its configuration, and whether it generates, are known before it runs
+    """
     model = source.model
     with step("load"):
         if isinstance(model, torch.nn.Module):
             loaded = LoadedModel(model, type(model).__name__)
         else:
             loaded = load_model(str(model), source)
-    with step("inputs"):
-        prepared = bind_inputs(loaded, source)
-    can_generate = getattr(loaded.module, "can_generate", None)
-    if not (callable(can_generate) and can_generate()):
-        entry = EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes)
-        return Components(loaded.module, (entry,), prepared.source, loaded.folder, prepared.notes)
-    with step("steps"), isolate_model(loaded.module):
-        entries = find_entry_points(loaded.module, _pad_left(prepared.inputs.tensors))
-    return Components(loaded.module, entries, prepared.source, loaded.folder, prepared.notes)
+    configuration, generates = read_configuration(loaded.module), _can_generate(loaded.module)
+    refuse(configuration, generates)
+    notes = loaded.notes
+    if loaded.parts:
+        entries = find_part_entries(loaded)
+    else:
+        with step("inputs"):
+            prepared = bind_inputs(loaded, source)
+        notes = prepared.notes
+        if generates:
+            with step("steps"), isolate_model(loaded.module):
+                entries = find_entry_points(loaded.module, _pad_left(prepared.inputs.tensors))
+        else:
+            entries = (EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes),)
+    return Components(loaded.module, entries, loaded.source, configuration, loaded.folder, notes)
+
+
+def _can_generate(module: torch.nn.Module) -> bool:
+    can_generate = getattr(module, "can_generate", None)
+    return callable(can_generate) and bool(can_generate())
 
 
 def _pad_left(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

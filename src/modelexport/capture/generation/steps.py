@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ from modelexport.errors import InputError
 
 # Hints of `generate` to `forward` that leave out work; a graph does all of it.
 _HINTS = frozenset({"logits_to_keep", "num_logits_to_keep"})
+
+_PICTURE_RANK = 4  # batch, channels, height, width
 
 
 @dataclass(frozen=True)
@@ -121,13 +123,39 @@ def _merge_tensors(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return first if step is None else torch.cat(list(tensors), dim=step)
 
 
-def enlarge_inputs(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same inputs twice, and tokens with three more columns of padding on the left: every axis is longer."""
+def enlarge_inputs(
+    inputs: Mapping[str, torch.Tensor], run: Callable[[Mapping[str, torch.Tensor]], object] | None = None
+) -> dict[str, torch.Tensor]:
+    """The same inputs twice, and every axis longer that can be: what differs then is an axis of the graph.
+
+    input_ids 2x6           4x9           three more columns of padding on the left, with the mask
+    input_features 2x24x16  4x48x16       the frames twice, with their mask, if `run` takes it
+    pixel_values 2x3x8x8    4x3x8x8       pictures keep their size
+    """
     tokens = inputs.get("input_ids")
-    enlarged: dict[str, torch.Tensor] = {}
+    longer = dict(inputs)
     for name, tensor in inputs.items():
-        is_token = tokens is not None and not tensor.is_floating_point() and tensor.shape == tokens.shape
-        padding = tensor[:1, :1] if name == "input_ids" else torch.zeros_like(tensor[:1, :1])
-        longer = torch.cat([padding.expand(len(tensor), 3), tensor], dim=1) if is_token else tensor
-        enlarged[name] = torch.cat([longer, longer])
-    return enlarged
+        if tokens is not None and not tensor.is_floating_point() and tensor.shape == tokens.shape:
+            padding = tensor[:1, :1] if name == "input_ids" else torch.zeros_like(tensor[:1, :1])
+            longer[name] = torch.cat([padding.expand(len(tensor), 3), tensor], dim=1)
+    if tokens is None and run is not None:
+        longer = _repeat_frames(longer, run)
+    return {name: torch.cat([tensor, tensor]) for name, tensor in longer.items()}
+
+
+def _repeat_frames(
+    inputs: Mapping[str, torch.Tensor], run: Callable[[Mapping[str, torch.Tensor]], object]
+) -> dict[str, torch.Tensor]:
+    """Sounds of twice the length: along the axis that can be doubled, in all inputs that have its size."""
+    for tensor in inputs.values():
+        for axis in range(1, tensor.dim()) if tensor.is_floating_point() and tensor.dim() < _PICTURE_RANK else ():
+            size = tensor.shape[axis]
+            doubled = {
+                name: torch.cat([other, other], dim=other.shape.index(size, 1)) if size in other.shape[1:] else other
+                for name, other in inputs.items()
+            }
+            # Only the model knows: filters of a spectrogram cannot be doubled, and some sounds have one length.
+            with suppress(Exception):
+                run(doubled)
+                return doubled
+    return dict(inputs)

@@ -22,21 +22,30 @@ from modelexport.capture.loading.third_party import library
 
 
 @contextmanager
-def exportable_windows() -> Iterator[None]:
-    """While this is open, layers with a window work for lengths that are symbols; afterwards as before."""
-    layer = getattr(library("transformers.cache_utils"), "DynamicSlidingWindowLayer", None)
+def exportable_windows(*, forget: bool = True) -> Iterator[None]:
+    """While this is open, layers with a window work for lengths that are symbols; afterwards as before.
+
+    forget  False: they keep every token, and the mask alone hides what is out of the window, for consumers whose caches
+            are all as long as the past
+    """
+    caches = library("transformers.cache_utils")
+    layer = getattr(caches, "DynamicSlidingWindowLayer", None)
     if layer is None:
         yield
         return
-    replaced = {"update": _update, "get_mask_sizes": _get_mask_sizes}
-    before = {name: layer.__dict__[name] for name in replaced}
-    for name, method in replaced.items():
-        setattr(layer, name, method)
+    growing = vars(caches.DynamicLayer)
+    replaced: dict[str, Any] = {"update": _update, "get_mask_sizes": _get_mask_sizes}
+    if not forget:
+        kept = ("update", "get_mask_sizes", "get_seq_length", "get_max_length", "is_sliding")
+        replaced = {name: growing[name] for name in kept}
+    before = {name: vars(layer)[name] for name in replaced}
+    for name, member in replaced.items():
+        setattr(layer, name, member)
     try:
         yield
     finally:
-        for name, method in before.items():
-            setattr(layer, name, method)
+        for name, member in before.items():
+            setattr(layer, name, member)
 
 
 def _update(self: Any, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:

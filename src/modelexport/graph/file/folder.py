@@ -4,8 +4,9 @@
         save_model(model, folder / "model.onnx"); …
                                                                    qwen3/ is there, complete
 
-A target that is not empty is refused before anything is computed. With `force`, files of the same name are replaced and
-those that only the package there before had are removed; whatever else is in the folder is left alone.
+A target that is not empty is refused before anything is computed. With `force`, files of the same name are replaced. A
+package that replaces a package also removes the files that only the one before had. Whatever else is in the folder is
+left alone.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def _merge(temporary: Path, target: Path) -> None:
     # The description last: whoever reads meanwhile finds the old one, or the new one with all of its files.
     files.sort(key=lambda path: path.name == PACKAGE_FILE)
     _refuse_folders(files, target)
-    outdated = [path for path in _files_of_package(target) if path.relative_to(target) not in files]
+    is_package = Path(PACKAGE_FILE) in files
+    before = _files_of_package(target) if is_package else ()
+    outdated = [path for path in before if path.relative_to(target) not in files]
     replaced: list[tuple[Path, Path | None]] = []
     made: list[Path] = []
     try:

@@ -15,9 +15,19 @@ async function unpacked(base64) {
   return JSON.parse(chunks.join(""));
 }
 
+/** Of a package, the file that the address asks for, or the first one; a file is its own and only choice. */
+function chooseComponent(content, asked) {
+  if (!content.components) return { data: content, component: "", components: [] };
+  const components = content.components.map((file) => file.name);
+  const { name, data } = content.components[Math.max(0, components.indexOf(asked))];
+  return { data, component: name, components };
+}
+
 class Model {
-  constructor(data) {
+  constructor({ data, component, components }) {
     this.data = data;
+    this.component = component;
+    this.components = components;
     this.texts = data.texts;
     this.modules = data.modules;
     this.count = data.modules.parent.length;

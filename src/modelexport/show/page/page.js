@@ -32,6 +32,12 @@ class Page {
   }
 
   follow() {
+    // Another file of the package is another model: the page starts again with it.
+    const asked = readRoute(location.hash).component;
+    if (asked !== null && asked !== this.model.component && this.model.components.includes(asked)) {
+      location.reload();
+      return;
+    }
     const route = resolveRoute(this.model, location.hash);
     this.shown = route;
     this.tree.open(route.place);
@@ -71,6 +77,18 @@ class Page {
     ];
     document.getElementById("summary").textContent = words.join(" · ");
     document.getElementById("tree-count").textContent = plainText(model.count);
+    if (model.components.length) document.getElementById("title").append(" ", this._switch());
+  }
+
+  /** The files of a package. What is opened stays opened where the other file has it too. */
+  _switch() {
+    const { model } = this;
+    const names = model.components.map((name) => element("option", { value: name, selected: name === model.component }, printable(name)));
+    const files = element("select", { id: "component", "aria-label": "File of the package" }, names);
+    files.addEventListener("change", () => {
+      location.hash = address(model, this.shown.place, { component: files.value });
+    });
+    return files;
   }
 
   _choices() {
@@ -148,7 +166,8 @@ function later(action, milliseconds) {
 
 async function start() {
   const ready = new Promise((resolve) => document.addEventListener("DOMContentLoaded", resolve, { once: true }));
-  const page = new Page(new Model(await unpacked(document.getElementById("data").textContent)));
+  const content = await unpacked(document.getElementById("data").textContent);
+  const page = new Page(new Model(chooseComponent(content, readRoute(location.hash).component)));
   if (!window.Plotly) await ready;
   page.drawCharts();
   document.body.dataset.ready = "true";

@@ -1,10 +1,16 @@
 // The address of the page says what is shown: `#/encoder.layer.0`, `#/encoder.layer.0?call=2`, `#/…?node=linear_3`.
+// On the page of a package it says of which file: `#/encoder.layer.0?component=decoder`.
 
 function readRoute(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
   const asked = new URLSearchParams(query);
   const call = Number(asked.get("call"));
-  return { path: decoded(path), call: Number.isInteger(call) && call > 0 ? call : 0, node: asked.get("node") };
+  return {
+    path: decoded(path),
+    call: Number.isInteger(call) && call > 0 ? call : 0,
+    node: asked.get("node"),
+    component: asked.get("component"),
+  };
 }
 
 function decoded(text) {
@@ -16,8 +22,9 @@ function decoded(text) {
 }
 
 /** The address of a module, of a later call of it, or of a node in it. */
-function address(model, place, { call = 0, node = null } = {}) {
+function address(model, place, { call = 0, node = null, component = model.component } = {}) {
   const asked = new URLSearchParams();
+  if (component) asked.set("component", component);
   if (call) asked.set("call", call);
   if (node !== null) asked.set("node", model.text(model.data.nodes.key[node]));
   const query = asked.toString();

@@ -1,0 +1,116 @@
+"""Writing from packages: a folder with what a verb makes of each component, complete or not there at all.
+
+    rewrite_package(package, Path("plain"), write)   a package again: `write` is given a component and a path
+
+It copies what is not a component (configuration, tokenizer, …), has each component written, and describes the folder
+anew. Verbs whose result is no package stage a folder themselves (`staged_folder`) and return a `WrittenFolder`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from modelexport.api.package import Component, Package, open_package
+from modelexport.errors import FileUnwritable
+from modelexport.graph.file.external import data_files
+from modelexport.graph.file.folder import staged_folder
+from modelexport.graph.file.metadata import sidecar_path
+from modelexport.graph.file.package import write_package
+from modelexport.graph.file.reading import open_model
+from modelexport.record.package import ComponentInfo, PackageInfo
+
+WriteComponent = Callable[[Component, Path], object]
+
+
+def rewrite_package(package: Package, output: Path, write: WriteComponent, *, force: bool = False) -> Package:
+    """A package whose components are what `write` makes of them; it is given a component and the path to write to.
+
+    Files that belong to no component are copied as they are, those that only the old components used are left out.
+    """
+    ensure_apart_from(package, output)
+    with staged_folder(output, force=force) as folder:
+        for name in _other_files(package):
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(package.folder / name, target)
+        for component in package.components.values():
+            target = folder / component.info.file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write(component, target)
+        write_package(folder, _describe_written(package.info, folder))
+    return open_package(output)
+
+
+def ensure_apart_from(package: Package, output: Path) -> None:
+    """Raise if a folder is that of the package, inside of it, or around it: what is read would be lost."""
+    source, target = package.folder.resolve(), output.resolve()
+    if target == source or source in target.parents or target in source.parents:
+        raise FileUnwritable(
+            f"cannot write {output}: the package {package.folder} is read here", "Write to a folder beside it."
+        )
+
+
+def _other_files(package: Package) -> list[str]:
+    """Everything but models, their weights and their records."""
+    owned: set[str] = set()
+    for component in package.info.components:
+        sidecar = sidecar_path(Path(component.file)).as_posix()
+        owned |= {component.file, sidecar, *component.data}
+    return [name for name in package.info.files if name not in owned]
+
+
+def _describe_written(info: PackageInfo, folder: Path) -> PackageInfo:
+    """The description with the ends and data files that components have now, without pairs and links that are gone."""
+    components = tuple(_describe_component(component, folder) for component in info.components)
+    by_name = {component.name: component for component in components}
+    links = tuple(
+        link
+        for link in info.links
+        if link.output in by_name[link.source].outputs and link.input in by_name[link.target].inputs
+    )
+    return replace(info, components=components, links=links)
+
+
+def _describe_component(component: ComponentInfo, folder: Path) -> ComponentInfo:
+    path = folder / component.file
+    model = open_model(path)
+    graph = model.graph
+    inputs = tuple(name for name in graph.inputs if name not in graph.initializers)
+    data = sorted(file.relative_to(folder).as_posix() for file in data_files(model.proto, path.parent))
+    cache = tuple(pair for pair in component.cache if pair.past in inputs and pair.present in graph.outputs)
+    return replace(component, inputs=inputs, outputs=graph.outputs, cache=cache, data=tuple(data))
+
+
+def copy_component(component: Component, target: Path) -> None:
+    """A component with its weights, under the same names: what only changes metadata then goes on with the copy.
+
+    Weights that several components share stay one file.
+    """
+    folder = target.parents[len(Path(component.info.file).parts) - 1]
+    shutil.copyfile(component.path, target)
+    for name in component.info.data:
+        if not (folder / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(component.folder / name, folder / name)
+
+
+@dataclass(frozen=True)
+class WrittenFolder:
+    """A folder with what a verb made of every component.
+
+    files  by component; components of which nothing was written are left out
+    text   what was selected, if it is about one component and went to no folder
+    notes  what there is to say about them
+    """
+
+    folder: Path | None
+    files: Mapping[str, tuple[Path, ...]]
+    text: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def place_files(names: Mapping[str, Sequence[str]], folder: Path) -> dict[str, tuple[Path, ...]]:
+    return {component: tuple(folder / name for name in files) for component, files in names.items()}

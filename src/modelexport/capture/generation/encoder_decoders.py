@@ -1,0 +1,235 @@
+"""Entry points of an encoder-decoder: the encoder, the decoder's first call, and its later ones.
+
+    encoder             input_ids or input_features              last_hidden_state
+    decoder             input_ids, encoder_hidden_states         logits, present.N.decoder.*, present.N.encoder.*
+    decoder_with_past   input_ids, past_key_values.*             logits, present.N.decoder.*
+    decoder_merged      all of them, the past may be empty       logits, present.*                  cross_attention.py
+
+`input_ids` of a decoder are the decoder's tokens; `encoder_attention_mask` is the mask of the encoder's input.
+transformers calls every encoder-decoder in the same way (`encoder_outputs`, `decoder_input_ids`); the inputs of files
+have the names that optimum gives them.
+https://huggingface.co/docs/transformers/main/en/main_classes/output
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from modelexport.capture.entry_point import EntryPoint
+from modelexport.capture.generation.cache import TensorLayout
+from modelexport.capture.generation.captures import (
+    SEQUENCE,
+    AxisNames,
+    Capture,
+    agree,
+    are_close,
+    cache_arguments,
+    find_past_length,
+    find_written,
+    lay_out_arguments,
+    name_axes,
+    name_sizes,
+    name_windows,
+    sample_like,
+    sample_tensors,
+)
+from modelexport.capture.generation.cross_attention import MergedStep, merge_decoders
+from modelexport.capture.generation.decoder_step import DecoderStep, ImpliedTensor
+from modelexport.capture.generation.steps import RecordedCall, enlarge_inputs, record_calls, record_steps
+from modelexport.capture.generation.windows import exportable_windows
+from modelexport.errors import ExportFailed
+
+ENCODER_OUTPUTS, HIDDEN_STATES, ENCODER_SEQUENCE = "encoder_outputs", "encoder_hidden_states", "encoder_sequence"
+# What the arguments of `forward` are called as inputs of a decoder.
+_RENAMED = {"input_ids": "decoder_input_ids", "encoder_attention_mask": "attention_mask"}
+# First call and number of calls that are merged, in the small and in the large run: other sizes of everything.
+_SMALL_STEPS, _LARGE_STEPS = (4, 3), (6, 2)
+
+
+@dataclass(frozen=True)
+class EncoderStep:
+    """The call of an encoder as a function of named tensors."""
+
+    call: Callable[..., Any]
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        outputs = self.call(**self.constants, **inputs)
+        return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of `generate`: the call of the encoder, the first calls of the decoder merged, later ones merged."""
+
+    encoder: RecordedCall
+    prefill: Capture
+    decode: Capture
+
+
+def find_encoder_decoder(
+    model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], merged: bool = False
+) -> tuple[EntryPoint, ...]:
+    """The entry points of an encoder-decoder; `inputs` are those of `generate`. `merged`: one decoder for all calls."""
+    small = _run(model, inputs, *_SMALL_STEPS)
+    large = _run(model, enlarge_inputs(inputs, lambda larger: _try_generate(model, larger)), *_LARGE_STEPS)
+    names = name_sizes(small.decode, large.decode)
+    lengths = tuple(run.encoder.outputs["last_hidden_state"].shape[1] for run in (small, large))
+    names.setdefault(lengths, ENCODER_SEQUENCE)
+    with exportable_windows(), torch.no_grad():
+        encoder = _describe_encoder(model, small, large, names)
+        later = _describe_later_calls(model, small, large, names)
+        if merged:
+            return encoder, _merge(model, later, small)
+        return encoder, _describe_first_call(model, small, large, names), _leave_out_unread(later)
+
+
+def _run(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], first: int, steps: int) -> _Run:
+    encoder: torch.nn.Module = model.get_encoder()  # type: ignore[operator]
+    with record_calls(encoder) as encoded:
+        run = record_steps(model, inputs, first + steps + 1)
+    caches = cache_arguments(run.calls)
+    return _Run(encoded[0], Capture(run, 0, steps, caches), Capture(run, first, steps, caches))
+
+
+def _try_generate(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> None:
+    record_steps(model, inputs, 1)
+
+
+def _describe_encoder(model: torch.nn.Module, small: _Run, large: _Run, names: AxisNames) -> EntryPoint:
+    sample, enlarged = (sample_tensors(run.encoder.arguments, ()) for run in (small, large))
+    constants = {
+        name: value
+        for name, value in small.encoder.arguments.items()
+        if value is not None and not isinstance(value, torch.Tensor)
+    }
+    axes = name_axes(sample, enlarged, names)
+    return EntryPoint("encoder", EncoderStep(model.get_encoder(), constants), sample, axes)  # type: ignore[operator]
+
+
+def _describe_first_call(model: torch.nn.Module, small: _Run, large: _Run, names: AxisNames) -> EntryPoint:
+    """Several tokens at once where the model allows it, else as many as `generate` gives it at first."""
+    layouts = tuple(_fresh_layouts(small))
+    for steps in (small.prefill.steps, 1):
+        capture = replace(small.prefill, steps=steps)
+        sample = _rename(sample_tensors(capture.merged, layouts))
+        enlarged = _rename(sample_like(large.prefill, layouts))
+        lengths = tuple(tensors["input_ids"].shape[1] for tensors in (sample, enlarged))
+        axes = name_axes(sample, enlarged, {lengths: SEQUENCE, **names})
+        step = DecoderStep(model.forward, capture.constants, layouts, renamed=_RENAMED)
+        with suppress(Exception):  # a model may refuse several tokens
+            if agree(step(**sample), capture.last, capture.following, layouts):
+                return EntryPoint("decoder", step, sample, _open_axes(axes, sample), _pairs(layouts))
+    raise _not_uniform(model)
+
+
+def _describe_later_calls(model: torch.nn.Module, small: _Run, large: _Run, names: AxisNames) -> EntryPoint:
+    layouts = tuple(_name_encoder_outputs(lay_out_arguments(small.decode)))
+    for steps in (small.decode.steps, 1):
+        capture = replace(small.decode, steps=steps)
+        sample = _rename(sample_tensors(capture.merged, layouts))
+        enlarged = _rename(sample_like(large.decode, layouts))
+        axes = _open_axes(name_axes(sample, enlarged, dict(names)), sample)
+        name_windows(axes, layouts)
+        step = DecoderStep(model.forward, capture.constants, layouts, find_past_length(axes), renamed=_RENAMED)
+        with suppress(Exception):  # a model may refuse several tokens
+            step = replace(step, written=find_written(step, sample))
+            if agree(step(**sample), capture.last, capture.following, layouts):
+                return EntryPoint("decoder_with_past", step, sample, axes, _pairs(layouts))
+    raise _not_uniform(model)
+
+
+def _merge(model: torch.nn.Module, later: EntryPoint, run: _Run) -> EntryPoint:
+    """One decoder for all calls, if it computes what the model does in the first call and in later ones."""
+    entry = merge_decoders(later, HIDDEN_STATES)
+    assert isinstance(entry.forward, MergedStep)
+    layouts = entry.forward.step.layouts
+    first = replace(run.prefill, steps=1)
+    empty = {name: tensor for name, tensor in entry.inputs.items() if name in {pair.past for pair in entry.cache}}
+    empty = {name: tensor[:, :, :0] for name, tensor in empty.items()}
+    prompt = {**_rename(sample_tensors(first.merged, [each for each in layouts if each.present is None])), **empty}
+    with suppress(Exception):
+        if agree(entry.forward(**prompt), first.last, first.following, layouts) and agree(
+            entry.forward(**entry.inputs), run.decode.last, run.decode.following, layouts
+        ):
+            return entry
+    raise ExportFailed(
+        f"one decoder for all calls of {type(model).__name__} does not compute what the model does",
+        "Export decoder and decoder_with_past as two files.",
+    )
+
+
+def _not_uniform(model: torch.nn.Module) -> ExportFailed:
+    return ExportFailed(
+        f"{type(model).__name__} computes something else from recorded arguments than it did in `generate`",
+        "Export it without cache: give an .onnx file as output and no task ending in -with-past.",
+    )
+
+
+def _fresh_layouts(run: _Run) -> Iterator[TensorLayout]:
+    """Layouts of the first call: it takes what the encoder gave, and makes the cache."""
+    first = run.prefill.merged
+    for layout in _name_encoder_outputs(lay_out_arguments(run.decode)):
+        yield layout if layout.present is None else replace(layout, fresh=first[layout.argument])
+
+
+def _name_encoder_outputs(layouts: Iterator[TensorLayout]) -> Iterator[TensorLayout]:
+    for layout in layouts:
+        if layout.argument != ENCODER_OUTPUTS:
+            yield layout
+            continue
+        names = {name: f"{layout.past}{name}" for name in layout.paths} | {"last_hidden_state": HIDDEN_STATES}
+        yield replace(layout, past="", paths={names[name]: path for name, path in layout.paths.items()})
+
+
+def _rename(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tokens first, as consumers list them."""
+    inputs = {argument: name for name, argument in _RENAMED.items()}
+    named = {inputs.get(argument, argument): tensor for argument, tensor in tensors.items()}
+    return {name: named[name] for name in sorted(named, key=lambda name: name != "input_ids")}
+
+
+def _open_axes(axes: Mapping[str, Mapping[int, str]], sample: Mapping[str, torch.Tensor]) -> dict[str, dict[int, str]]:
+    """Without the axes of size 1: an exporter takes them for constants."""
+    return {name: {a: label for a, label in named.items() if sample[name].shape[a] > 1} for name, named in axes.items()}
+
+
+def _leave_out_unread(entry: EntryPoint) -> EntryPoint:
+    """The entry point without inputs of which it reads nothing but the size: that is implied by the others."""
+    step = entry.forward
+    assert isinstance(step, DecoderStep)
+    caches = {pair.past for pair in entry.cache}
+    floats = [name for name, tensor in entry.inputs.items() if tensor.is_floating_point() and name not in caches]
+    expected = step(**entry.inputs)
+    for name in floats:
+        others = {other: tensor for other, tensor in entry.inputs.items() if other != name}
+        implied = _imply(entry.inputs[name], entry.axes[name], {other: entry.axes[other] for other in others})
+        if implied is None:
+            continue
+        without = replace(step, implied={**step.implied, name: implied})
+        results = without(**others)
+        if all(are_close(results[output], tensor) for output, tensor in expected.items()):
+            step = without
+            axes = {other: entry.axes[other] for other in others}
+            entry = replace(entry, forward=step, inputs=others, axes=axes)
+    return entry
+
+
+def _imply(
+    tensor: torch.Tensor, axes: Mapping[int, str], others: Mapping[str, Mapping[int, str]]
+) -> ImpliedTensor | None:
+    """How large `tensor` is by the axes of other inputs; None if they do not say."""
+    by_label = {label: (name, axis) for name, named in others.items() for axis, label in named.items()}
+    if any(label not in by_label for label in axes.values()):
+        return None
+    sizes = tuple(by_label[axes[axis]] if axis in axes else size for axis, size in enumerate(tensor.shape))
+    return ImpliedTensor(sizes, tensor.dtype)
+
+
+def _pairs(layouts: tuple[TensorLayout, ...]) -> tuple[Any, ...]:
+    return tuple(pair for layout in layouts for pair in layout.pairs)
