@@ -75,7 +75,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
 def build_decoder(family: str) -> torch.nn.Module:
     torch.manual_seed(0)
     config = AutoConfig.for_model(family, **{**_COMMON, **_FAMILIES[family]})
-    model: torch.nn.Module = AutoModelForCausalLM.from_config(config).eval()
+    model: torch.nn.Module = AutoModelForCausalLM.from_config(config).eval()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         # Twice the usual spread: tokens that are told apart by more than rounding.
         for parameter in model.parameters():

@@ -172,6 +172,7 @@ def test_transformersjs_names_states_and_variants() -> None:
     [
         (["decoder"], DECODER),
         (["encoder", "decoder", "decoder_with_past"], ENCODER_DECODER),
+        (["encoder", "decoder_merged"], ENCODER_DECODER),
         (["vision_encoder", "embed_tokens", "decoder"], MULTIMODAL),
         (["model"], SINGLE),
     ],

@@ -32,6 +32,7 @@ from modelexport.record.results.files import ExportResult
 from modelexport.targets.catalogue import find_contract
 from modelexport.targets.contract import (
     SINGLE,
+    ComponentGraph,
     Contract,
     ModelFacts,
     describe_graph,
@@ -114,9 +115,25 @@ def _prepare(source: ModelSource, contract: Contract, clock: Clock) -> Component
 
     # The suffix is optimum's: the same model, with its cache.
     source = replace(source, task=source.task and source.task.removesuffix(WITH_PAST))
-    components = prepare_components(source, clock.step, refuse)
+    components = prepare_components(source, clock.step, refuse, merged=contract.merges)
+    _refuse_entries(components, contract)
     renamed = tuple(rename_entry(entry, contract.rename, contract.axes) for entry in components.entries)
     return replace(components, entries=renamed)
+
+
+def _refuse_entries(components: Components, contract: Contract) -> None:
+    """What a consumer cannot feed or hand on is known from the entry points, before they are exported."""
+
+    def describe(entry: EntryPoint) -> ComponentGraph:
+        axes = entry.axes
+        shapes = {
+            name: tuple(axes.get(name, {}).get(axis, size) for axis, size in enumerate(tensor.shape))
+            for name, tensor in entry.inputs.items()
+        }
+        return ComponentGraph(entry.name, shapes, {}, entry.cache)
+
+    kind = find_kind(entry.name for entry in components.entries)
+    contract.refuse(ModelFacts(components.configuration, kind, tuple(map(describe, components.entries))))
 
 
 def _export_entry(

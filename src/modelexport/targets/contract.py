@@ -89,6 +89,7 @@ class Contract:
     shares_data      whether files of a package may have their weights in one common file
     forgets          whether layers with a sliding window may drop tokens that are out of it; otherwise every layer of
                      the cache must be as long as the past, and the mask hides what is out of the window
+    merges           whether one decoder serves all calls of an encoder-decoder, the first included
     axes             names of axes that the consumer reads a meaning from, by ours
     rename           the consumer's name of an input or output, by ours
     """
@@ -101,6 +102,7 @@ class Contract:
     data_suffix: str = ".data"
     shares_data: bool = True
     forgets: bool = True
+    merges: bool = False
     axes: Mapping[str, str] = field(default_factory=dict)
     rename: Callable[[str], str] = str
 
@@ -148,7 +150,7 @@ def describe_graph(name: str, graph: onnx.GraphProto, cache: tuple[CachePair, ..
 def find_kind(components: Iterable[str]) -> str:
     """The kind of a model by the names of its components: encoder and decoder are an encoder-decoder."""
     names = set(components)
-    if "decoder" not in names:
+    if not names & {"decoder", "decoder_merged"}:
         return SINGLE
     if "encoder" in names:
         return ENCODER_DECODER

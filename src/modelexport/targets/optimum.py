@@ -26,6 +26,7 @@ _FILES = {
         "encoder": "encoder_model.onnx",
         "decoder": "decoder_model.onnx",
         "decoder_with_past": "decoder_with_past_model.onnx",
+        "decoder_merged": "decoder_model_merged.onnx",
     },
     SINGLE: {"model": "model.onnx"},
 }

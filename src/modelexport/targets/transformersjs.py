@@ -34,7 +34,7 @@ from modelexport.targets.contract import (
 _MERGED = "onnx/decoder_model_merged.onnx"
 _FILES = {
     DECODER: {"decoder": "onnx/model.onnx"},
-    ENCODER_DECODER: {"encoder": "onnx/encoder_model.onnx", "decoder_with_past": _MERGED},
+    ENCODER_DECODER: {"encoder": "onnx/encoder_model.onnx", "decoder_merged": _MERGED},
     MULTIMODAL: {
         "vision_encoder": "onnx/vision_encoder.onnx",
         "audio_encoder": "onnx/audio_encoder.onnx",
@@ -120,6 +120,7 @@ TRANSFORMERSJS = Contract(
     data_suffix="_data",
     shares_data=False,
     forgets=False,
+    merges=True,
     axes={Axis.BATCH: "batch_size"},
     rename=rename_state,
 )

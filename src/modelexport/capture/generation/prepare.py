@@ -46,9 +46,12 @@ class Components:
 Refuse = Callable[[ModelConfiguration, bool], None]
 
 
-def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda *_: None) -> Components:
+def prepare_components(
+    source: ModelSource, step: Step, refuse: Refuse = lambda *_: None, *, merged: bool = False
+) -> Components:
     """
     refuse  raises for a model that is not wanted: its configuration, and whether it generates, are known before it runs
+    merged  whether one decoder serves all calls of an encoder-decoder
     """
     model = source.model
     with step("load"):
@@ -67,7 +70,7 @@ def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda 
         notes = prepared.notes
         if generates:
             with step("steps"), isolate_model(loaded.module):
-                entries = find_entry_points(loaded.module, _pad_left(prepared.inputs.tensors))
+                entries = find_entry_points(loaded.module, _pad_left(prepared.inputs.tensors), merged)
         else:
             entries = (EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes),)
     return Components(loaded.module, entries, loaded.source, configuration, loaded.folder, notes)
