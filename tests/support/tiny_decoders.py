@@ -61,7 +61,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
         "topk_group": 1,
         "num_experts_per_tok": 2,
         "q_lora_rank": 8,
-        "kv_lora_rank": 8,
+        "kv_lora_rank": 16,
         "qk_rope_head_dim": 8,
         "qk_nope_head_dim": 8,
         "v_head_dim": 8,

@@ -33,6 +33,7 @@ from modelexport.targets.contract import (
     ModelFacts,
     Shape,
     save_configuration,
+    show_shape,
     write_json,
 )
 
@@ -89,7 +90,7 @@ def _find_foreign_input(decoder: ComponentGraph) -> str:
     for name in _FED:
         shape = decoder.inputs.get(name, ("", ""))
         if len(shape) != 2 or isinstance(shape[1], int):
-            return f"it feeds {name} of [batch, sequence], and the graph takes {_show_shape(shape)}"
+            return f"it feeds {name} of [batch, sequence], and the graph takes {show_shape(shape)}"
     return ""
 
 
@@ -103,8 +104,8 @@ def _find_foreign_cache(decoder: ComponentGraph) -> str:
         key_shape, value_shape = decoder.inputs[name], decoder.inputs.get(value, ())
         if _CACHED.fullmatch(name) and (len(key_shape) != _KEY_AXES or key_shape[1::2] != value_shape[1::2]):
             return (
-                f"keys and values of a layer must have the same shape, and {name} is {_show_shape(key_shape)}, "
-                f"{value} {_show_shape(value_shape)}"
+                f"keys and values of a layer must have the same shape, and {name} is {show_shape(key_shape)}, "
+                f"{value} {show_shape(value_shape)}"
             )
     return ""
 
@@ -114,10 +115,6 @@ def _find_foreign_window(facts: ModelFacts, decoder: ComponentGraph) -> str:
     if _find_windows(decoder) and (window is None or window < _SHORTEST_WINDOW):
         return f"it needs a sliding window of at least {_SHORTEST_WINDOW} tokens, and this one is {window or 'unknown'}"
     return ""
-
-
-def _show_shape(shape: Shape) -> str:
-    return f"[{', '.join(map(str, shape))}]"
 
 
 def _find_layers(decoder: ComponentGraph) -> dict[int, Shape]:

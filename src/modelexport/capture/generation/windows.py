@@ -27,6 +27,8 @@ def exportable_windows(*, forget: bool = True) -> Iterator[None]:
 
     forget  False: they keep every token, and the mask alone hides what is out of the window, for consumers whose caches
             are all as long as the past
+
+    Where one is open already, a second one changes nothing: the outer one decides.
     """
     caches = library("transformers.cache_utils")
     layer = getattr(caches, "DynamicSlidingWindowLayer", None)
@@ -34,6 +36,9 @@ def exportable_windows(*, forget: bool = True) -> Iterator[None]:
         yield
         return
     growing = vars(caches.DynamicLayer)
+    if vars(layer)["update"] in (_update, growing["update"]):
+        yield
+        return
     replaced: dict[str, Any] = {"update": _update, "get_mask_sizes": _get_mask_sizes}
     if not forget:
         kept = ("update", "get_mask_sizes", "get_seq_length", "get_max_length", "is_sliding")
