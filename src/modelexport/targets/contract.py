@@ -25,6 +25,7 @@ from modelexport.record.configuration import ModelConfiguration
 from modelexport.record.package import CachePair
 
 DECODER, ENCODER_DECODER, MULTIMODAL, SINGLE = "decoder", "encoder_decoder", "multimodal", "single"
+PIPELINE = "pipeline"  # networks of diffusers, each in a folder of its own
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 
 # What tokenizers and processors of transformers save, and files that a model's own folder has for them.
@@ -89,7 +90,6 @@ class Contract:
     shares_data      whether files of a package may have their weights in one common file
     forgets          whether layers with a sliding window may drop tokens that are out of it; otherwise every layer of
                      the cache must be as long as the past, and the mask hides what is out of the window
-    merges           whether one decoder serves all calls of an encoder-decoder, the first included
     axes             names of axes that the consumer reads a meaning from, by ours
     rename           the consumer's name of an input or output, by ours
     """
@@ -102,9 +102,13 @@ class Contract:
     data_suffix: str = ".data"
     shares_data: bool = True
     forgets: bool = True
-    merges: bool = False
     axes: Mapping[str, str] = field(default_factory=dict)
     rename: Callable[[str], str] = str
+
+    @property
+    def merges(self) -> bool:
+        """Whether one decoder runs all steps of an encoder-decoder."""
+        return "decoder_merged" in self.files.get(ENCODER_DECODER, {})
 
     def refuse(self, facts: ModelFacts) -> None:
         """Raise if the consumer cannot run such a model. Before an export, and again when its components are known."""
@@ -119,7 +123,8 @@ class Contract:
             )
 
     def file_of(self, kind: str, component: str) -> str:
-        return self.files[kind].get(component, f"{component}.onnx")
+        other = f"{component}/model.onnx" if kind == PIPELINE else f"{component}.onnx"
+        return self.files[kind].get(component, other)
 
     def data_file(self, file: str) -> str:
         return file + self.data_suffix
@@ -136,6 +141,7 @@ def _describe_kind(kind: str) -> str:
         ENCODER_DECODER: "encoder-decoders",
         MULTIMODAL: "language models with other modalities",
         SINGLE: "models of one forward pass",
+        PIPELINE: "pipelines",
     }
     return described.get(kind, kind)
 

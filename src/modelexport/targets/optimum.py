@@ -20,6 +20,7 @@ from modelexport.targets.contract import (
     DECODER,
     ENCODER_DECODER,
     MULTIMODAL,
+    PIPELINE,
     SINGLE,
     Contract,
     ModelFacts,
@@ -33,9 +34,9 @@ _FILES = {
         "encoder": "encoder_model.onnx",
         "decoder": "decoder_model.onnx",
         "decoder_with_past": "decoder_with_past_model.onnx",
-        "decoder_merged": "decoder_model_merged.onnx",
     },
     SINGLE: {"model": "model.onnx"},
+    PIPELINE: {},
 }
 _PLAIN_FILES = {
     **_FILES,

@@ -120,7 +120,6 @@ TRANSFORMERSJS = Contract(
     data_suffix="_data",
     shares_data=False,
     forgets=False,
-    merges=True,
     axes={Axis.BATCH: "batch_size"},
     rename=rename_state,
 )

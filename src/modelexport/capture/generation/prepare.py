@@ -33,6 +33,8 @@ class Components:
     entries        one for each file
     configuration  the model's own, for the consumer of the package
     folder         where files of its tokenizer lie; None for a live model
+    kind           of components, where their names do not tell it
+    beside         files of the folder that belong to the package as they are
     """
 
     module: torch.nn.Module
@@ -41,6 +43,8 @@ class Components:
     configuration: ModelConfiguration
     folder: Path | None = None
     notes: tuple[str, ...] = ()
+    kind: str = ""
+    beside: tuple[Path, ...] = ()
 
 
 Refuse = Callable[[ModelConfiguration, bool], None]
@@ -50,8 +54,8 @@ def prepare_components(
     source: ModelSource, step: Step, refuse: Refuse = lambda *_: None, *, merged: bool = False
 ) -> Components:
     """
+    merged  one decoder for all steps of an encoder-decoder
     refuse  raises for a model that is not wanted: its configuration, and whether it generates, are known before it runs
-    merged  whether one decoder serves all calls of an encoder-decoder
     """
     model = source.model
     with step("load"):
@@ -59,29 +63,31 @@ def prepare_components(
             loaded = LoadedModel(model, type(model).__name__)
         else:
             loaded = load_model(str(model), source)
-    configuration, generates = read_configuration(loaded.module), _can_generate(loaded.module)
+    configuration, generates = read_configuration(loaded.module), can_generate(loaded.module)
     refuse(configuration, generates)
     notes = loaded.notes
-    if loaded.parts:
-        entries = find_part_entries(loaded)
+    if loaded.parts or loaded.entries:
+        entries = loaded.entries or find_part_entries(loaded)
     else:
         with step("inputs"):
             prepared = bind_inputs(loaded, source)
         notes = prepared.notes
         if generates:
             with step("steps"), isolate_model(loaded.module):
-                entries = find_entry_points(loaded.module, _pad_left(prepared.inputs.tensors), merged)
+                entries = find_entry_points(loaded.module, pad_left(prepared.inputs.tensors), merged)
         else:
             entries = (EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes),)
-    return Components(loaded.module, entries, loaded.source, configuration, loaded.folder, notes)
+    return Components(
+        loaded.module, entries, loaded.source, configuration, loaded.folder, notes, loaded.kind, loaded.beside
+    )
 
 
-def _can_generate(module: torch.nn.Module) -> bool:
-    can_generate = getattr(module, "can_generate", None)
-    return callable(can_generate) and bool(can_generate())
+def can_generate(model: torch.nn.Module) -> bool:
+    answer = getattr(model, "can_generate", None)
+    return callable(answer) and bool(answer())
 
 
-def _pad_left(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def pad_left(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Inputs of `generate`, with the first tokens of the first row as padding."""
     kept = {name: tensor.clone() for name, tensor in inputs.items() if not name.startswith("decoder_")}
     tokens, mask = kept.get("input_ids"), kept.get("attention_mask")
