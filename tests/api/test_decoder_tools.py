@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +23,21 @@ PROMPT, LENGTH = (5, 9, 33, 7), 12
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> mx.Package:
     """A package for onnxruntime-genai. Weights are large enough for tokens to differ."""
     folder = tmp_path_factory.mktemp("decoder")
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 99, "max_position_embeddings": 64}
-    heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    tokens = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "vocab_size": 99,
+        "max_position_embeddings": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+        "initializer_range": 0.3,
+    }
     torch.manual_seed(0)
-    LlamaForCausalLM(LlamaConfig(**sizes, **heads, **tokens, initializer_range=0.3)).save_pretrained(folder / "model")
+    LlamaForCausalLM(LlamaConfig(**sizes)).save_pretrained(folder / "model")  # type: ignore[no-untyped-call]
     mx.export(str(folder / "model"), folder / "package", target="genai")
     return mx.open_package(folder / "package")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ def quantize_files(
     _refuse_arrays(package, request, "--calibration", options["calibration"])
 
     def quantize_component(file: Path, path: Path, told: ToolOptions) -> QuantizeResult:
-        parts = {"exclude": told.exclude, "include": told.include, "op_types": told.op_types, "input": told.input}
+        parts: dict[str, Any] = asdict(told)
         return quantize(file, path, **parts, **options)
 
     told = ToolOptions(exclude, include, op_types, input)
