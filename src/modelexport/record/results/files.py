@@ -302,7 +302,7 @@ class ToolInfo:
     """A tool of `run-tool`.
 
     call   how it is called, with its options: `ort:all|extended|basic`
-    makes  operators of ONNX Runtime's that it fuses others into
+    makes  operators of ONNX Runtime's that it has fusions for
     extra  the part of modelexport's own dependencies that brings its package
     """
 

@@ -308,7 +308,7 @@ def package_change_lines(
 
 def tool_table(tools: Iterable[files.ToolInfo]) -> RenderableType:
     """A row for each tool, for `run-tool --list`."""
-    shown = table("", "tool", "does", "fuses into", "package", "installed")
+    shown = table("", "tool", "does", "can fuse into", "package", "installed")
     for tool in tools:
         installed = "yes" if tool.installed else f"no: pip install 'modelexport[{tool.extra}]'"
         shown.add_row(*map(plain, (tool.call, tool.does, ", ".join(tool.makes), tool.package, installed)))

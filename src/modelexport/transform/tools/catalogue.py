@@ -56,7 +56,7 @@ def infer_symbolic_shapes(job: Job) -> None:
 
 
 _ORT = "onnxruntime"
-# Operators of ONNX Runtime's that these make of decoders and encoders, where the graph has the pattern that they know.
+# Operators of ONNX Runtime's that these have fusions for, the main ones; a graph may have none of the patterns.
 _FUSED_BY_ORT = ("FusedMatMul", "BiasGelu", "QuickGelu", "SkipLayerNormalization")
 _FUSED_BY_TRANSFORMERS = ("Attention", "SimplifiedLayerNormalization", "SkipLayerNormalization", "BiasGelu")
 _FUSED_BY_ONNXSCRIPT = ("GroupQueryAttention", "MultiHeadAttention", "SkipSimplifiedLayerNormalization", "FusedMatMul")
