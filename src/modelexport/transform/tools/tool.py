@@ -62,7 +62,7 @@ class Tool:
     calibrates  whether it looks at the model while it runs, and so needs inputs
     remedy      what to try where it fails; empty if nothing is known of that
     number_type what weights become: int8, int4, float16; empty if the tool leaves them as they are
-    makes       operators of ONNX Runtime's that it has fusions for, the main ones; a graph may have none of the patterns
+    makes       operators of ONNX Runtime's that it has fusions for; a graph need not have the patterns
     """
 
     name: str
