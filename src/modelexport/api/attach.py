@@ -168,7 +168,11 @@ def judge_file(file: TaggedFile, source: ModelSource, strategy: str, clock: Cloc
     Two models of one class with other weights have the same modules, and names would fit either: only values tell.
     """
     need_torch("running a model")
-    prepared = prepare_for_file(file, fit_dtype(file, source), clock)
+    return judge_prepared(file, prepare_for_file(file, fit_dtype(file, source), clock), strategy, clock)
+
+
+def judge_prepared(file: TaggedFile, prepared: PreparedModel, strategy: str, clock: Clock) -> AttributionResult:
+    """Judge a file by a model that was prepared for it."""
     from modelexport.capture.export import trace_prepared
 
     with clock.step("trace"):

@@ -11,7 +11,7 @@ Everything is written into a folder beside the target first, and appears as a wh
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ from modelexport.record.configuration import ModelConfiguration
 from modelexport.record.hierarchy import ROOT, Hierarchy
 from modelexport.record.model_source import ModelSource
 from modelexport.record.package import AbsentModule, ComponentInfo, Link, PackageInfo
+from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import ExportResult
 from modelexport.targets.catalogue import find_contract
 from modelexport.targets.contract import (
@@ -96,8 +97,8 @@ def export_package(source: ModelSource, folder: Path, options: PackageOptions, c
                 target=contract.name,
                 model=components.source,
                 task=source.task or "",
-                links=tuple(_find_links(listed)),
-                absent=tuple(_find_absent(results.values())),
+                links=tuple(find_links(listed)),
+                absent=tuple(find_absent([result.provenance for result in results.values()])),
             )
             info = write_package(staged, info)
     moved = {name: _moved(result, staged, folder) for name, result in results.items()}
@@ -162,7 +163,7 @@ def _write_beside(
             shutil.copyfile(path, staged / path.name)
 
 
-def _find_links(components: Iterable[ComponentInfo]) -> Iterator[Link]:
+def find_links(components: Iterable[ComponentInfo]) -> Iterator[Link]:
     """Outputs of one component that another takes under the same name."""
     listed = list(components)
     for source in listed:
@@ -172,9 +173,8 @@ def _find_links(components: Iterable[ComponentInfo]) -> Iterator[Link]:
                 yield from (Link(source.name, name, target.name, name) for name in shared)
 
 
-def _find_absent(results: Iterable[ExportResult]) -> Iterator[AbsentModule]:
+def find_absent(records: Sequence[Provenance]) -> Iterator[AbsentModule]:
     """Modules with parameters of their own that own neither a node nor an initializer in any file."""
-    records = [result.provenance for result in results]
     owning = {path for record in records for path in record.owning_paths}
     reasons = {path: reason for record in records for path, reason in record.absent.items()}
     hierarchy: Hierarchy = records[0].hierarchy
