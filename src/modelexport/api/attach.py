@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 import onnx
 
@@ -44,10 +44,23 @@ from modelexport.record.signals import ExporterScopes
 if TYPE_CHECKING:
     import torch
 
+    from modelexport.api.package import Package
     from modelexport.capture.export import PreparedModel
 
 
-def attach(  # noqa: PLR0913 - the keywords are the command line's options
+@overload
+def attach(
+    file: str | Path, model: torch.nn.Module | str | Path | None, output: str | Path, **options: Any
+) -> ExportResult: ...
+
+
+@overload
+def attach(
+    file: str | Path, model: torch.nn.Module | str | Path, output: str | Path, *, force: bool, **options: Any
+) -> Package: ...
+
+
+def attach(  # type: ignore[misc]  # noqa: PLR0913 - overloads do not repeat the keywords, which are the command line's options
     file: str | Path,
     model: torch.nn.Module | str | Path | None,
     output: str | Path,
@@ -72,10 +85,13 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
     embed: str = "full",
     names: str = "torch",
     strip_exporter_metadata: bool = False,
+    force: bool = False,
     progress: Progress | None = None,
-) -> ExportResult:
+) -> ExportResult | Package:
     """Tag an ONNX file that any tool made from `model`. Nothing but metadata, and names if asked for, is changed.
 
+    file      or a folder that a tool wrote, with several files and a configuration: the result is a `Package`
+    force     for a folder: write into one that is not empty
     model     None: modules are what the file itself tells of, by metadata, names and structure; nothing is run, and
               keywords that are about a model are refused
     strategy  `all` asks every one of them, because none is known to suit a file of unknown making
@@ -86,11 +102,15 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
     policy = parse_tag_policy(tag_policy, torch_nn, torch_nn_exception, keep, drop)
     embedding = parse_embedding(embed, names, strip_exporter_metadata)
     target = Path(output)
-    ensure_model_target(target)
     clock = Clock(progress)
     source = ModelSource(
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
+    if Path(file).is_dir() and model is not None:
+        from modelexport.api.attach_package import AttachOptions, attach_package
+
+        return attach_package(Path(file), source, target, AttachOptions(strategy, policy, embedding, force), clock)
+    ensure_model_target(target)
     if model is None:
         _ensure_no_model_options(source, strategy)
         tagged, provenance, notes = _read_file(Path(file), clock)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from modelexport.api.attach import fit_dtype, judge_prepared, prepare_for_file
 from modelexport.api.environment import Clock, need_torch
-from modelexport.api.export_package import find_absent, find_links
+from modelexport.api.export_package import find_absent, find_links, move_result
 from modelexport.api.package import Package
 from modelexport.api.writing import write_tagged
 from modelexport.errors import FileUnreadable, FileUnwritable, UserError
@@ -27,7 +27,7 @@ from modelexport.graph.file.metadata import EmbedOptions, sidecar_path
 from modelexport.graph.file.package import write_package
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.record.model_source import ModelSource
-from modelexport.record.package import PACKAGE_FILE, CachePair, ComponentInfo, Link, PackageInfo
+from modelexport.record.package import PACKAGE_FILE, CachePair, ComponentInfo, PackageInfo
 from modelexport.record.results.files import ExportResult
 from modelexport.record.tags import TagPolicy
 from modelexport.targets.catalogue import TARGETS, find_contract
@@ -63,36 +63,40 @@ def attach_package(folder: Path, source: ModelSource, output: Path, options: Att
     ensure_beside(folder, output)
     need_torch("running a model")
     with staged_folder(output, force=options.force) as staged:
-        attached: list[_Attached] = []
-        for path in models:
-            file = open_tagged(path)
-            prepared = prepare_for_file(file, fit_dtype(file, source), clock)
-            verdict = judge_prepared(file, prepared, options.strategy, clock)
-            source = source.with_module(prepared.module)
-            provenance = replace(verdict.provenance, policy=options.policy)
-            target = staged / path.relative_to(folder)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with clock.step("write"):
-                written = write_tagged(file, provenance, target, options.embedding)
-            result = ExportResult(target, written.files, written.provenance, None, verdict.notes, clock.seconds)
-            entry = prepared.entry
-            attached.append(
-                _Attached(path, "" if entry is None else entry.name, () if entry is None else entry.cache, result)
-            )
+        attached = list(_attach_all(models, folder, staged, source, options, clock))
         _copy_others(folder, staged, models)
         components = _describe(folder, staged, attached)
         records = [item.result.provenance for item in attached]
         info = PackageInfo(
             components,
             target=_find_target(folder, components),
-            model=records[0].origin.model,
+            model=str(source.model) if isinstance(source.model, str | Path) else records[0].origin.model,
             task=source.task or "",
-            links=(*find_links(components), *_find_cache_links(components)),
+            links=tuple(find_links(components)),
             absent=tuple(find_absent(records)),
         )
         info = write_package(staged, info)
-    results = (_moved(item.result, staged, output) for item in attached)
+    results = (move_result(item.result, staged, output) for item in attached)
     return Package(output, info, dict(zip((item.name for item in components), results, strict=True)))
+
+
+def _attach_all(
+    models: Iterable[Path], folder: Path, staged: Path, source: ModelSource, options: AttachOptions, clock: Clock
+) -> Iterator[_Attached]:
+    for path in models:
+        file = open_tagged(path)
+        prepared = prepare_for_file(file, fit_dtype(file, source), clock)
+        verdict = judge_prepared(file, prepared, options.strategy, clock)
+        # The other files are of the same model: it is loaded once.
+        source = source.with_module(prepared.module)
+        target = staged / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with clock.step("write"):
+            provenance = replace(verdict.provenance, policy=options.policy)
+            written = write_tagged(file, provenance, target, options.embedding)
+        result = ExportResult(target, written.files, written.provenance, None, verdict.notes, clock.seconds)
+        entry = prepared.entry
+        yield _Attached(path, entry.name if entry else "", entry.cache if entry else (), result)
 
 
 def find_models(folder: Path) -> list[Path]:
@@ -179,18 +183,3 @@ def _find_target(folder: Path, components: Iterable[ComponentInfo]) -> str:
     if any(component.file.startswith("onnx/") for component in components):
         return "transformersjs"
     return "optimum" if (folder / "config.json").is_file() else ""
-
-
-def _find_cache_links(components: Iterable[ComponentInfo]) -> Iterator[Link]:
-    """The first step of a decoder fills the cache of another file: by the names that the other one's pairs have."""
-    listed = list(components)
-    for target in listed:
-        for source in listed:
-            if source is not target and not source.cache:
-                pairs = [pair for pair in target.cache if pair.present in source.outputs]
-                yield from (Link(source.name, pair.present, target.name, pair.past) for pair in pairs)
-
-
-def _moved(result: ExportResult, staged: Path, folder: Path) -> ExportResult:
-    files = tuple(folder / path.relative_to(staged) for path in result.files)
-    return replace(result, path=folder / result.path.relative_to(staged), files=files)

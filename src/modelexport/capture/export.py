@@ -219,9 +219,10 @@ def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
     with step("load"):
         live = model if isinstance(model, torch.nn.Module) else None
         loaded = load_model(str(model), source) if live is None else adopt_module(live, source)
-    if loaded.parts:
+    names = [entry.name for entry in loaded.entries]
+    if loaded.parts or len(names) > 1:
         raise ModelUnloadable(
-            f"{loaded.source!r} returns several modules ({', '.join(loaded.parts)}), and one file has one",
+            f"{loaded.source!r} has several modules ({', '.join(loaded.parts or names)}), and one file has one",
             "Give a folder as output (-o FOLDER), or a callable that returns one of them.",
         )
     with step("inputs"):

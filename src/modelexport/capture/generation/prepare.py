@@ -33,6 +33,8 @@ class Components:
     entries        one for each file
     configuration  the model's own, for the consumer of the package
     folder         where files of its tokenizer lie; None for a live model
+    kind           of components, where their names do not tell it
+    beside         files of the folder that belong to the package as they are
     """
 
     module: torch.nn.Module
@@ -41,13 +43,18 @@ class Components:
     configuration: ModelConfiguration
     folder: Path | None = None
     notes: tuple[str, ...] = ()
+    kind: str = ""
+    beside: tuple[Path, ...] = ()
 
 
 Refuse = Callable[[ModelConfiguration, bool], None]
 
 
-def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda *_: None) -> Components:
+def prepare_components(
+    source: ModelSource, step: Step, refuse: Refuse = lambda *_: None, *, merged: bool = False
+) -> Components:
     """
+    merged  one decoder for all steps of an encoder-decoder
     refuse  raises for a model that is not wanted: its configuration, and whether it generates, are known before it runs
     """
     model = source.model
@@ -59,18 +66,20 @@ def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda 
     configuration, generates = read_configuration(loaded.module), can_generate(loaded.module)
     refuse(configuration, generates)
     notes = loaded.notes
-    if loaded.parts:
-        entries = find_part_entries(loaded)
+    if loaded.parts or loaded.entries:
+        entries = loaded.entries or find_part_entries(loaded)
     else:
         with step("inputs"):
             prepared = bind_inputs(loaded, source)
         notes = prepared.notes
         if generates:
             with step("steps"), isolate_model(loaded.module):
-                entries = find_entry_points(loaded.module, pad_left(prepared.inputs.tensors))
+                entries = find_entry_points(loaded.module, pad_left(prepared.inputs.tensors), merged)
         else:
             entries = (EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes),)
-    return Components(loaded.module, entries, loaded.source, configuration, loaded.folder, notes)
+    return Components(
+        loaded.module, entries, loaded.source, configuration, loaded.folder, notes, loaded.kind, loaded.beside
+    )
 
 
 def can_generate(model: torch.nn.Module) -> bool:

@@ -27,10 +27,11 @@ def exportable_windows(*, forget: bool = True) -> Iterator[None]:
 
     forget  False: they keep every token, and the mask alone hides what is out of the window, for consumers whose caches
             are all as long as the past
+    Inside of another one it does nothing: who called first has chosen.
     """
     caches = library("transformers.cache_utils")
     layer = getattr(caches, "DynamicSlidingWindowLayer", None)
-    if layer is None:
+    if layer is None or vars(layer)["update"] in (_update, caches.DynamicLayer.update):
         yield
         return
     growing = vars(caches.DynamicLayer)
