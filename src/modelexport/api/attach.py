@@ -50,13 +50,18 @@ if TYPE_CHECKING:
 
 @overload
 def attach(
-    file: str | Path, model: torch.nn.Module | str | Path | None, output: str | Path, **options: Any
+    file: str | Path,
+    model: torch.nn.Module | str | Path | None,
+    output: str | Path,
+    *,
+    force: None = None,
+    **options: Any,
 ) -> ExportResult: ...
 
 
 @overload
 def attach(
-    file: str | Path, model: torch.nn.Module | str | Path, output: str | Path, *, force: bool, **options: Any
+    file: str | Path, model: torch.nn.Module | str | Path | None, output: str | Path, *, force: bool, **options: Any
 ) -> Package: ...
 
 
@@ -85,7 +90,7 @@ def attach(  # type: ignore[misc]  # noqa: PLR0913 - overloads do not repeat the
     embed: str = "full",
     names: str = "torch",
     strip_exporter_metadata: bool = False,
-    force: bool = False,
+    force: bool | None = None,
     progress: Progress | None = None,
 ) -> ExportResult | Package:
     """Tag an ONNX file that any tool made from `model`. Nothing but metadata, and names if asked for, is changed.
@@ -109,7 +114,9 @@ def attach(  # type: ignore[misc]  # noqa: PLR0913 - overloads do not repeat the
     if Path(file).is_dir() and model is not None:
         from modelexport.api.attach_package import AttachOptions, attach_package
 
-        return attach_package(Path(file), source, target, AttachOptions(strategy, policy, embedding, force), clock)
+        return attach_package(
+            Path(file), source, target, AttachOptions(strategy, policy, embedding, bool(force)), clock
+        )
     ensure_model_target(target)
     if model is None:
         _ensure_no_model_options(source, strategy)
