@@ -34,6 +34,7 @@ from modelexport.record.results.files import ExportResult
 from modelexport.targets.catalogue import find_contract
 from modelexport.targets.contract import (
     SINGLE,
+    ComponentGraph,
     Contract,
     ModelFacts,
     describe_graph,
@@ -93,7 +94,7 @@ def export_package(source: ModelSource, folder: Path, options: PackageOptions, c
     with exportable_windows(forget=contract.forgets), staged_folder(folder, force=options.force) as staged:
         components = _prepare(source, contract, clock)
         kind = components.kind or find_kind(entry.name for entry in components.entries)
-        contract.refuse(ModelFacts(components.configuration, kind))
+        contract.refuse(ModelFacts(components.configuration, kind, tuple(map(_describe_entry, components.entries))))
         results: dict[str, ExportResult] = {}
         for entry in components.entries:
             path = staged / contract.file_of(kind, entry.name)
@@ -128,6 +129,15 @@ def _prepare(source: ModelSource, contract: Contract, clock: Clock) -> Component
     components = prepare_components(source, clock.step, refuse, merged=contract.merges)
     renamed = tuple(rename_entry(entry, contract.rename, contract.axes) for entry in components.entries)
     return replace(components, entries=renamed)
+
+
+def _describe_entry(entry: EntryPoint) -> ComponentGraph:
+    """What of a graph is known before it is exported: enough to tell what a consumer cannot feed or hand on."""
+    shapes = {
+        name: tuple(entry.axes.get(name, {}).get(axis, size) for axis, size in enumerate(tensor.shape))
+        for name, tensor in entry.inputs.items()
+    }
+    return ComponentGraph(entry.name, shapes, {}, entry.cache)
 
 
 def _export_entry(
