@@ -75,14 +75,18 @@ def is_entry_task(task: str | None) -> bool:
 
 def export_entry(source: ModelSource, path: Path, options: PackageOptions, clock: Clock) -> ExportResult:
     """The only entry point of a model as one file: a decoder with its cache, embeddings of sentences."""
-    components = _prepare(source, find_contract(""), clock)
-    if len(components.entries) > 1:
-        names = ", ".join(entry.name for entry in components.entries)
-        raise UserError(
-            f"{components.source} takes {len(components.entries)} files ({names}), and {path} is one",
-            f"Give a folder as output: -o {path.stem}/",
-        )
-    return _export_entry(components, components.entries[0], path, options, clock)
+    need_torch("exporting")
+    from modelexport.capture.generation.windows import exportable_windows
+
+    with exportable_windows():
+        components = _prepare(source, find_contract(""), clock)
+        if len(components.entries) > 1:
+            names = ", ".join(entry.name for entry in components.entries)
+            raise UserError(
+                f"{components.source} takes {len(components.entries)} files ({names}), and {path} is one",
+                f"Give a folder as output: -o {path.stem}/",
+            )
+        return _export_entry(components, components.entries[0], path, options, clock)
 
 
 def export_package(source: ModelSource, folder: Path, options: PackageOptions, clock: Clock) -> Package:
@@ -117,7 +121,6 @@ def export_package(source: ModelSource, folder: Path, options: PackageOptions, c
 
 
 def _prepare(source: ModelSource, contract: Contract, clock: Clock) -> Components:
-    need_torch("exporting")
     from modelexport.capture.entry_point import rename_entry
     from modelexport.capture.generation.prepare import prepare_components
 
