@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modelexport.api.attach import fit_dtype, judge_prepared, prepare_for_file
 from modelexport.api.environment import Clock, need_torch
 from modelexport.api.export_package import find_absent, find_links, move_result
 from modelexport.api.package import Package
+from modelexport.api.prepare_file import fit_dtype, judge_prepared, prepare_for_file
 from modelexport.api.writing import write_tagged
 from modelexport.errors import FileUnreadable, FileUnwritable, UserError
 from modelexport.graph.file.external import data_files

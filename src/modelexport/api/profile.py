@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from modelexport.api.attach import fit_dtype, prepare_for_file
 from modelexport.api.environment import Clock, Progress, need_torch
 from modelexport.api.opening import note_source, open_file
+from modelexport.api.prepare_file import fit_dtype, prepare_for_file
 from modelexport.api.relink import relink_graph
 from modelexport.errors import RecordMismatch, UserError
 from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
