@@ -117,7 +117,8 @@ def _compose_networks(results: Sequence[FamilyResult]) -> Table:
 def _compose_proofs(results: Sequence[FamilyResult]) -> Table:
     rows = []
     for result in results:
-        proof, figures = result.proof, (_NOTHING,) * 6
+        proof = result.proof
+        figures: tuple[str, ...] = (_NOTHING,) * 6
         if proof is not None:
             counts = (proof.nodes, proof.proved, proof.enclosed, proof.contradicted, proof.compute)
             figures = (*map(str, counts), percent(proof.compute_shown / proof.compute if proof.compute else 1.0))
