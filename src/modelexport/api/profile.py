@@ -9,17 +9,26 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from modelexport.api.environment import Clock, Progress
+import numpy as np
+
+from modelexport.api.environment import Clock, Progress, need_torch
 from modelexport.api.opening import note_source, open_file
+from modelexport.api.prepare_file import fit_dtype, prepare_for_file
 from modelexport.api.relink import relink_graph
 from modelexport.errors import RecordMismatch, UserError
-from modelexport.graph.file.tagged_file import find_ancestor, open_tagged
+from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
 from modelexport.inspect.profile import Timeline, join_events, spread
+from modelexport.record.model_source import ModelSource
 from modelexport.record.results.files import RelinkResult
 from modelexport.record.results.profile import RUNS_FOR_SPREAD, Profile, SumCheck
+
+if TYPE_CHECKING:
+    import torch
 
 
 def profile(  # noqa: PLR0913 - the keywords are the command line's options
@@ -33,6 +42,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     threads: int = 0,
     inputs: str | Path | None = None,
     input: Sequence[str] = (),
+    model: torch.nn.Module | str | Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Profile:
@@ -44,36 +54,79 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     providers     execution providers, the first that can run a node does; those of ONNX Runtime's own choice if empty
     threads       within a kernel; 0 leaves it to ONNX Runtime
     inputs        an .npz file; made from the file where it is left out, `input` giving shapes: NAME=SHAPE
+    model         that the file was made from: inputs are those of a run of it, and a cache is the one that it had
     """
     from modelexport.capture.onnxruntime.inputs import SampleRequest, describe_made, sample_feeds
-    from modelexport.capture.onnxruntime.session import ProfileRequest, profile_file
-    from modelexport.transform.tools.optimizers import LEVELS, saving_options
 
-    if runs < 1 or warmup < 0:
-        raise UserError(f"runs is {runs} and warmup is {warmup}", "Give at least one run, and no fewer than 0 before.")
-    if optimization not in LEVELS:
-        raise UserError(f"unknown optimization {optimization!r}", f"Known: {', '.join(LEVELS)}.")
+    settings = ProfileSettings(runs, warmup, optimization, tuple(providers), threads)
     if inputs is not None and input:
         raise UserError(
             f"{inputs} has the inputs themselves, and {input[0]!r} is about one that is made",
             "Give either --inputs or --input.",
         )
+    if model is not None and (inputs is not None or input):
+        raise UserError("the inputs are given, and would also be made by the model", "Leave --model out.")
     path, clock = Path(file), Clock(progress)
     with clock.step("read"):
         opened = open_file(path) if before is None else open_tagged(path)
         origin = opened if before is None else open_file(Path(before))
+        request = SampleRequest(1, seed, tuple(input), () if inputs is None else (Path(inputs),))
+        feed = next(sample_feeds(opened.proto, opened.graph, request)) if model is None else {}
+    if model is not None:
+        feed = _run_inputs(opened, ModelSource(model, seed=seed), clock)
+    made = describe_made(feed) if inputs is None and model is None else ""
+    return profile_feed(opened, origin, feed, settings, clock, made)
+
+
+@dataclass(frozen=True)
+class ProfileSettings:
+    """How a file is run; see `profile`."""
+
+    runs: int = 20
+    warmup: int = 5
+    optimization: str = "all"
+    providers: tuple[str, ...] = ()
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        from modelexport.transform.tools.optimizers import LEVELS
+
+        if self.runs < 1 or self.warmup < 0:
+            raise UserError(
+                f"runs is {self.runs} and warmup is {self.warmup}", "Give at least one run, and no fewer than 0 before."
+            )
+        if self.optimization not in LEVELS:
+            raise UserError(f"unknown optimization {self.optimization!r}", f"Known: {', '.join(LEVELS)}.")
+
+
+def profile_feed(
+    opened: TaggedFile,
+    origin: TaggedFile,
+    feed: Mapping[str, np.ndarray],
+    settings: ProfileSettings,
+    clock: Clock,
+    made: str = "",
+) -> Profile:
+    """Run a file on these inputs.
+
+    origin  the file whose record is asked
+    made    the inputs as options of the command line, if they were made up
+    """
+    from modelexport.capture.onnxruntime.session import ProfileRequest, profile_file
+    from modelexport.transform.tools.optimizers import saving_options
+
+    path, runs, optimization = opened.path, settings.runs, settings.optimization
+    with clock.step("read"):
         ancestor = find_ancestor(origin)
         # The optimized graph is relinked in any case: from the graph before a tool, if the file has its outline.
-        is_fitted = before is None and opened.outline is None
-        request = SampleRequest(1, seed, tuple(input), () if inputs is None else (Path(inputs),))
-        feed = next(sample_feeds(opened.proto, opened.graph, request))
+        is_fitted = origin is opened and opened.outline is None
     with tempfile.TemporaryDirectory() as folder:
         with clock.step("run"):
             target = Path(folder) / "optimized.onnx"
             # The graph that is timed is the one that is saved; a second optimization could give another one.
             options = saving_options(target, optimization, weights_beside=True)
-            made = describe_made(feed) if inputs is None else ""
-            ran = profile_file(path, feed, options, ProfileRequest(runs, warmup, tuple(providers), threads, made))
+            request = ProfileRequest(runs, settings.warmup, settings.providers, settings.threads, made)
+            ran = profile_file(path, feed, options, request)
         with clock.step("link"):
             optimized = open_tagged(target)
             relinked = relink_graph(ancestor, optimized, f"ort:{optimization}")
@@ -91,7 +144,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     return Profile(
         file=str(path),
         runs=runs,
-        warmup=warmup,
+        warmup=settings.warmup,
         optimization=optimization,
         providers=tuple(dict.fromkeys(event.provider for event in events)),
         requested=ran.requested,
@@ -106,6 +159,14 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
         notes=(*(opened.stale_notes if is_fitted else ()), *_notes(relinked, runs), *note_source(origin)),
         seconds=clock.seconds,
     )
+
+
+def _run_inputs(file: TaggedFile, source: ModelSource, clock: Clock) -> dict[str, np.ndarray]:
+    """Inputs that the model was run on as well."""
+    need_torch("running a model")
+    from modelexport.capture.onnxruntime.session import bind_inputs
+
+    return bind_inputs(file.proto, prepare_for_file(file, fit_dtype(file, source), clock).inputs.arrays)
 
 
 def _notes(relinked: RelinkResult, runs: int) -> Iterator[str]:

@@ -7,7 +7,7 @@ prepare_components(ModelSource("./bert"), step)       one entry point, `model`: 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -35,6 +35,7 @@ class Components:
     folder         where files of its tokenizer lie; None for a live model
     kind           of components, where their names do not tell it
     beside         files of the folder that belong to the package as they are
+    inputs         of `generate`; empty for a model that does not generate
     """
 
     module: torch.nn.Module
@@ -45,6 +46,7 @@ class Components:
     notes: tuple[str, ...] = ()
     kind: str = ""
     beside: tuple[Path, ...] = ()
+    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 Refuse = Callable[[ModelConfiguration, bool], None]
@@ -65,7 +67,7 @@ def prepare_components(
             loaded = load_model(str(model), source)
     configuration, generates = read_configuration(loaded.module), can_generate(loaded.module)
     refuse(configuration, generates)
-    notes = loaded.notes
+    notes, prompt = loaded.notes, {}
     if loaded.parts or loaded.entries:
         entries = loaded.entries or find_part_entries(loaded)
     else:
@@ -73,12 +75,13 @@ def prepare_components(
             prepared = bind_inputs(loaded, source)
         notes = prepared.notes
         if generates:
+            prompt = pad_left(prepared.inputs.tensors)
             with step("steps"), isolate_model(loaded.module):
-                entries = find_entry_points(loaded.module, pad_left(prepared.inputs.tensors), merged)
+                entries = find_entry_points(loaded.module, prompt, merged)
         else:
             entries = (EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes),)
     return Components(
-        loaded.module, entries, loaded.source, configuration, loaded.folder, notes, loaded.kind, loaded.beside
+        loaded.module, entries, loaded.source, configuration, loaded.folder, notes, loaded.kind, loaded.beside, prompt
     )
 
 
