@@ -6,7 +6,7 @@ prepare_components(ModelSource("./bert"), step)       one entry point, `model`: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.export import Step, bind_inputs
 from modelexport.capture.generation.configuration import read_configuration
 from modelexport.capture.generation.entry_points import find_entry_points
+from modelexport.capture.generation.inputs import make_generate_inputs
 from modelexport.capture.isolation import isolate_model
 from modelexport.capture.loading.models import load_model
 from modelexport.capture.loading.parts import find_part_entries
@@ -67,7 +68,9 @@ def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda 
         notes = prepared.notes
         if generates:
             with step("steps"), isolate_model(loaded.module):
-                entries = find_entry_points(loaded.module, _pad_left(prepared.inputs.tensors))
+                given = bool(source.text or source.input or source.input_specs) or source.inputs is not None
+                sample = make_generate_inputs(loaded.module, prepared.inputs.tensors, given=given)
+                entries = find_entry_points(loaded.module, sample)
         else:
             entries = (EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes),)
     return Components(loaded.module, entries, loaded.source, configuration, loaded.folder, notes)
@@ -76,12 +79,3 @@ def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda 
 def _can_generate(module: torch.nn.Module) -> bool:
     can_generate = getattr(module, "can_generate", None)
     return callable(can_generate) and bool(can_generate())
-
-
-def _pad_left(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Inputs of `generate`, with the first tokens of the first row as padding."""
-    kept = {name: tensor.clone() for name, tensor in inputs.items() if not name.startswith("decoder_")}
-    tokens, mask = kept.get("input_ids"), kept.get("attention_mask")
-    if tokens is not None and mask is not None and tokens.shape[1] > 3:
-        mask[0, :2] = 0
-    return kept
