@@ -6,6 +6,7 @@ A room is a folder or a module directly under the package. Every room is in the 
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -236,6 +237,20 @@ def test_reading_verbs_are_light(verb: str, onnx_file: Path) -> None:
     words = [str(onnx_file) if word == "FILE" else word for word in verb.split()]
     imported = _imported_by("-m", "modelexport", *words)
     assert PACKAGE in imported
+    assert sorted(imported & SLOW) == []
+
+
+@needs_package
+@pytest.mark.parametrize("verb", ["analyze", "validate", "cost", "query"])
+def test_reading_packages_is_light(verb: str, onnx_file: Path) -> None:
+    folder = onnx_file.parent
+    stored = {"a.onnx": {"bytes": onnx_file.stat().st_size, "sha256": "0" * 64}}
+    component = {"name": "model", "file": "a.onnx", "inputs": ["x"], "outputs": ["y"], "cache": [], "data": []}
+    document = {"schema": 1, "target": "", "model": "", "task": "", "components": [component], "files": stored}
+    text = json.dumps({**document, "links": [], "absent": [], "notes": []})
+    (folder / "modelexport.json").write_text(text, encoding="utf-8")
+    imported = _imported_by("-m", "modelexport", verb, str(folder), *(["op=Relu"] if verb == "query" else []))
+    assert "modelexport" in imported
     assert sorted(imported & SLOW) == []
 
 

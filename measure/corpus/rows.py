@@ -201,7 +201,7 @@ def _parse_row(item: Mapping[str, Any], sizes: Mapping[str, Settings]) -> Row:
         model_class=item["class"],
         expected={exporter: _read_expected(item[exporter]) for exporter in EXPORTERS},
         config_class=item.get("config_class", ""),
-        config=_complete_settings(item.get("config", {}), sizes),
+        config=complete_settings(item.get("config", {}), sizes),
         inputs=tuple(item.get("inputs", ())),
     )
 
@@ -225,11 +225,10 @@ def _read_outcome(stated: str) -> Outcome:
     return Outcome.OK
 
 
-def _complete_settings(settings: Settings, sizes: Mapping[str, Settings]) -> Settings:
+def complete_settings(settings: Settings, sizes: Mapping[str, Settings]) -> Settings:
     """Settings with `like` replaced by what it stands for, at every depth."""
     own = {
-        key: _complete_settings(value, sizes) if isinstance(value, Mapping) else value
-        for key, value in settings.items()
+        key: complete_settings(value, sizes) if isinstance(value, Mapping) else value for key, value in settings.items()
     }
     like = own.pop("like", None)
-    return own if like is None else {**_complete_settings(sizes[str(like)], sizes), **own}
+    return own if like is None else {**complete_settings(sizes[str(like)], sizes), **own}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -60,9 +61,8 @@ def share_weights(folder: Path) -> None:
     (folder / "weights" / "all.data").write_bytes(data)
     (folder / "modelexport.json").unlink()
     info = PackageRecipe().info()
-    for component in info.components:
-        object.__setattr__(component, "data", ("weights/all.data",))
-    write_package(folder, info)
+    components = tuple(replace(component, data=("weights/all.data",)) for component in info.components)
+    write_package(folder, replace(info, components=components))
 
 
 def test_weights_that_files_share_stay_one_file(package_path: Path, tmp_path: Path) -> None:
@@ -198,3 +198,29 @@ def test_files_that_the_package_does_not_list_are_not_copied(package_path: Path,
     edit_description(package_path, lambda _: None)
     package = mx.strip(mx.open_package(package_path), tmp_path / "plain").package
     assert "secret.txt" not in folder_content(package.folder)
+
+
+def test_components_in_folders_stay_there(tmp_path: Path) -> None:
+    """transformers.js keeps its files in `onnx/`, with their weights beside them."""
+    source = PackageRecipe().write(tmp_path / "talker")
+    inner = source / "onnx"
+    inner.mkdir()
+    share_weights(source)
+    for path in [*source.glob("*_model.*"), source / "weights"]:
+        path.rename(inner / path.name)
+    components = tuple(
+        replace(component, file=f"onnx/{component.file}", data=("onnx/weights/all.data",))
+        for component in PackageRecipe().info().components
+    )
+    (source / "modelexport.json").unlink()
+    write_package(source, replace(PackageRecipe().info(), components=components))
+    package = mx.strip(mx.open_package(source), tmp_path / "plain").package
+    assert {*folder_content(package.folder)} == {
+        "modelexport.json",
+        "config.json",
+        "onnx/encoder_model.onnx",
+        "onnx/decoder_model.onnx",
+        "onnx/weights/all.data",
+    }
+    assert package.info.components == components
+    assert mx.validate(package).ok

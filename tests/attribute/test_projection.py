@@ -369,7 +369,7 @@ def test_the_alignment_is_the_cheapest_that_never_goes_back(data: st.DataObject,
 @given(st.lists(st.integers(0, 6), max_size=7))
 def test_as_many_anchors_as_possible_are_kept_in_order(places: list[int]) -> None:
     evidence = Evidence(EvidenceKind.VALUE, "test")
-    anchors = [(f"v{at}", Anchor((place,), ModuleCall(""), evidence)) for at, place in enumerate(places)]
+    anchors = [(f"v{at}", Anchor((place,), frozenset({ModuleCall("")}), evidence)) for at, place in enumerate(places)]
     kept = order._increasing(anchors)
     in_order = [place for at, place in enumerate(places) if f"v{at}" in kept]
     assert in_order == sorted(in_order)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.command_line import run
-from tests.support.packages import DECODER, PackageRecipe, folder_content, package_path
+from tests.support.packages import DECODER, PackageRecipe, edit_description, folder_content, package_path
 
 from modelexport.record.package import PACKAGE_FILE
 
@@ -166,3 +167,16 @@ def test_a_package_is_viewed(package_path: Path, tmp_path: Path, capsys: Capture
     assert "page.html" in capsys.readouterr().out
     assert run("view", package_path, "--against", package_path / "encoder_model.onnx") == 2
     assert "is a package, and" in capsys.readouterr().err
+
+
+def test_control_characters_of_a_description_do_not_reach_the_terminal(package_path: Path, capsys: Captured) -> None:
+    def poison(document: dict[str, Any]) -> None:
+        document.update(target="\x1b[2J", model="\x1b]0;x\x07", notes=["\x1b[31m"])
+        document["absent"][0].update(path="\x1b[A", reason="[bold]\x1b[B")
+
+    edit_description(package_path, poison)
+    for verb, arguments in READING.items():
+        run(verb, package_path, *arguments)
+    captured = capsys.readouterr()
+    assert "\x1b" not in captured.out + captured.err
+    assert "[bold]" in captured.out

@@ -28,6 +28,18 @@ def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
     assert folder_content(tmp_path) == {"out/a": b"one"}
 
 
+def test_an_empty_folder_is_still_there_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "out").mkdir()
+
+    def failing(self: Path, target: Path) -> Path:
+        raise PermissionError(13, "Permission denied", str(self), None, str(target))
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(FileUnwritable, match="permission denied"), staged_folder(tmp_path / "out") as folder:
+        (folder / "a").write_text("one")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("force", [False, True])
 def test_a_failure_leaves_no_trace(error: type[BaseException], force: bool, tmp_path: Path) -> None:

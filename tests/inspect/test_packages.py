@@ -57,6 +57,19 @@ def test_sizes_go_to_the_files_that_have_the_axis(package_path: Path) -> None:
     assert cost.components["decoder"].at == {"past_sequence": 4096, "batch": 1}
 
 
+def test_the_total_follows_from_the_past_and_what_is_new(tmp_path: Path) -> None:
+    rows = [*DECODER.rows, ("seen", "Not", ("mask",), "decoder", {})]
+    inputs = {**DECODER.inputs, "mask": ("batch", "total_sequence")}
+    shapes = {**DECODER.outputs, "seen": ("batch", "total_sequence")}
+    masked = replace(DECODER, rows=rows, inputs=inputs, outputs=shapes, integers=("input_ids", "mask"))
+    package = mx.open_package(PackageRecipe(decoder=masked).write(tmp_path / "talker"))
+    sizes = {"batch": 1, "frames": 1, "sequence": 1, "past_sequence": 7}
+    assert mx.cost(package, sizes).components["decoder"].at["total_sequence"] == 8
+    assert mx.cost(package, {**sizes, "total_sequence": 3}).components["decoder"].at["total_sequence"] == 3
+    assert "total_sequence" not in mx.cost(package, {"past_sequence": 7}).components["decoder"].at
+    assert mx.cost(package, sizes).at == sizes
+
+
 def test_an_axis_that_no_file_has_is_refused(package_path: Path) -> None:
     with pytest.raises(mx.UserError, match=r"no file of .* has an axis 'past'") as caught:
         mx.cost(mx.open_package(package_path), {"past": 1})

@@ -30,6 +30,7 @@ from modelexport.attribute.judge import AttributionInput, AttributionResult, Str
 from modelexport.attribute.resolve import Agreement, agreement, disagreements
 from modelexport.attribute.strategies import ALL, CATALOGUE, NAMES, strategies_named
 from modelexport.errors import InputError, ModelMismatch, UserError
+from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.index import FLOATS, index_model
@@ -167,15 +168,16 @@ def judge_file(file: TaggedFile, source: ModelSource, strategy: str, clock: Cloc
     Two models of one class with other weights have the same modules, and names would fit either: only values tell.
     """
     need_torch("running a model")
-    prepared = prepare_for_file(file.proto, fit_dtype(file, source), clock)
-    from modelexport.capture.export import trace_model
+    prepared = prepare_for_file(file, fit_dtype(file, source), clock)
+    from modelexport.capture.export import trace_prepared
 
     with clock.step("trace"):
-        run = trace_model(prepared.module, prepared.inputs)
+        run = trace_prepared(prepared)
     with clock.step("record"):
         # Values are recorded whatever the strategy: they tell whether the model is the right one.
         wanted = (CATALOGUE["htp"], *strategies_named(strategy))
-        recorded = record_signals(wanted, run, file, ExporterScopes(), SignalOptions(own_file=False))
+        options = SignalOptions(own_file=False, as_given=prepared.entry is not None)
+        recorded = record_signals(wanted, run, file, ExporterScopes(), options)
     overlap = recorded.overlap
     assert overlap is not None  # it is measured whenever values are recorded, and htp asks for these
     if not overlap.belongs:
@@ -214,13 +216,19 @@ def fit_dtype(file: TaggedFile, source: ModelSource) -> ModelSource:
     return replace(source, file_dtype=floats[0]) if floats else source
 
 
-def prepare_for_file(proto: onnx.ModelProto, source: ModelSource, clock: Clock) -> PreparedModel:
+def prepare_for_file(file: ModelFile, source: ModelSource, clock: Clock) -> PreparedModel:
     """The model, with inputs that the file can be run on as well.
 
     file    ids: int64[1, 128]       an axis of a fixed size
     model   makes ids of 1 x 16      so they are made again, as `--input ids=1x128:int64` would
+
+    A file with a cache is a step of generation: then the model generates, and the cache is the one that it had.
     """
     from modelexport.capture.export import prepare_model
+    from modelexport.capture.generation.file_entry import prepare_step, takes_more
+    from modelexport.capture.generation.prepare import can_generate
+
+    proto = file.proto
 
     # The file has one graph for one run: dynamic axes are the exporter's business.
     source = replace(source, static=True)
@@ -231,6 +239,8 @@ def prepare_for_file(proto: onnx.ModelProto, source: ModelSource, clock: Clock) 
         if not stated:
             raise
         prepared = prepare_model(replace(source, input=stated), clock.step)
+    if takes_more(proto, prepared.inputs.tensors) and can_generate(prepared.module):
+        return prepare_step(file, source, prepared, clock.step)
     fixed = tuple(_fixed_inputs(proto, prepared)) if source.leaves_inputs_open else ()
     if fixed:
         again = prepare_model(replace(source.with_module(prepared.module), input=fixed), clock.step)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from modelexport.api.environment import Clock, Progress, need_torch
-from modelexport.api.export_package import WITH_PAST, PackageOptions, export_decoder, export_package
+from modelexport.api.export_package import PackageOptions, export_entry, export_package, is_entry_task
 from modelexport.api.export_run import ExportRun
 from modelexport.api.options import (
     EXPORTERS,
@@ -118,8 +118,8 @@ def export(  # type: ignore[misc]  # noqa: PLR0913 - overloads do not repeat the
     if target is not None:
         raise UserError(f"a target is a folder of files, and {output} is one file", "Give a folder as output.")
     ensure_model_target(path)
-    if task is not None and task.endswith(WITH_PAST):
-        return export_decoder(source, path, PackageOptions(options, None, force, exporter is None), clock)
+    if is_entry_task(task):
+        return export_entry(source, path, PackageOptions(options, None, force, exporter is None), clock)
     # torch is imported behind this line only: every other verb must start without it.
     need_torch("exporting")
     from modelexport.capture.export import prepare_model

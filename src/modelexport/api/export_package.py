@@ -13,6 +13,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from modelexport.capture.generation.prepare import Components
 
 WITH_PAST = "-with-past"
+# What encoders return, by the name that decoders take it under.
+_HANDED_ON = {"last_hidden_state": "encoder_hidden_states"}
+_ENTRY_TASKS = frozenset({"sentence-similarity"})
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,13 @@ class PackageOptions:
     any_exporter: bool = True
 
 
-def export_decoder(source: ModelSource, path: Path, options: PackageOptions, clock: Clock) -> ExportResult:
-    """One decoder with its cache as one file."""
+def is_entry_task(task: str | None) -> bool:
+    """Whether a task is another call of the model than its `forward`."""
+    return task is not None and (task.endswith(WITH_PAST) or task in _ENTRY_TASKS)
+
+
+def export_entry(source: ModelSource, path: Path, options: PackageOptions, clock: Clock) -> ExportResult:
+    """The only entry point of a model as one file: a decoder with its cache, embeddings of sentences."""
     components = _prepare(source, find_contract(""), clock)
     if len(components.entries) > 1:
         names = ", ".join(entry.name for entry in components.entries)
@@ -82,7 +91,8 @@ def export_package(source: ModelSource, folder: Path, options: PackageOptions, c
 
     with exportable_windows(forget=contract.forgets), staged_folder(folder, force=options.force) as staged:
         components = _prepare(source, contract, clock)
-        kind = find_kind(entry.name for entry in components.entries)
+        kind = components.kind or find_kind(entry.name for entry in components.entries)
+        contract.refuse(ModelFacts(components.configuration, kind))
         results: dict[str, ExportResult] = {}
         for entry in components.entries:
             path = staged / contract.file_of(kind, entry.name)
@@ -114,7 +124,7 @@ def _prepare(source: ModelSource, contract: Contract, clock: Clock) -> Component
 
     # The suffix is optimum's: the same model, with its cache.
     source = replace(source, task=source.task and source.task.removesuffix(WITH_PAST))
-    components = prepare_components(source, clock.step, refuse)
+    components = prepare_components(source, clock.step, refuse, merged=contract.merges)
     renamed = tuple(rename_entry(entry, contract.rename, contract.axes) for entry in components.entries)
     return replace(components, entries=renamed)
 
@@ -150,6 +160,10 @@ def _write_beside(
     staged: Path, components: Components, contract: Contract, kind: str, listed: Iterable[ComponentInfo]
 ) -> None:
     """The consumer's configuration, and what the model's folder has for tokens and images."""
+    for path in components.beside:
+        target = staged / path.relative_to(components.folder or path.parent)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, target)
     if not components.configuration.model:
         return
     graphs = tuple(describe_graph(item.name, open_model(staged / item.file).proto.graph, item.cache) for item in listed)
@@ -163,13 +177,13 @@ def _write_beside(
 
 
 def _find_links(components: Iterable[ComponentInfo]) -> Iterator[Link]:
-    """Outputs of one component that another takes under the same name."""
-    listed = list(components)
-    for source in listed:
-        for target in listed:
-            if source is not target:
-                shared = [name for name in source.outputs if name in target.inputs]
-                yield from (Link(source.name, name, target.name, name) for name in shared)
+    """Outputs of one component that another takes: under the same name, as hidden states, or as the past."""
+    for source, target in permutations(components, 2):
+        for output in source.outputs:
+            # A decoder of later steps takes what the first step made of the encoder's output, and never returns it.
+            past = output.replace("present.", "past_key_values.", 1)
+            taken = dict.fromkeys((output, past, _HANDED_ON.get(output, "")))
+            yield from (Link(source.name, output, target.name, name) for name in taken if name in target.inputs)
 
 
 def _find_absent(results: Iterable[ExportResult]) -> Iterator[AbsentModule]:

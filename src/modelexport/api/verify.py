@@ -255,10 +255,10 @@ def _model_feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> 
 
     source = fit_dtype(believed, options.source)
     first, *more = source.samples
-    prepared = prepare_for_file(believed.proto, replace(source, inputs=first), clock)
+    prepared = prepare_for_file(believed, replace(source, inputs=first), clock)
     again = source.with_module(prepared.module)  # loaded once, whatever the number of samples
     arguments = [prepared.inputs]
-    arguments += [prepare_for_file(believed.proto, replace(again, inputs=sample), clock).inputs for sample in more]
+    arguments += [prepare_for_file(believed, replace(again, inputs=sample), clock).inputs for sample in more]
     drawn = range(len(arguments), options.samples)
     arguments += [resample_inputs(prepared.inputs, source.seed + number) for number in drawn]
     yield from (call.arrays for call in arguments)

@@ -102,7 +102,7 @@ class ModelRuns:
         self._file, self._options, self._clock = file, options, clock
         self._source = fit_dtype(file, options.source)
         first, *self._more = self._source.samples
-        self.prepared = prepare_for_file(file.proto, replace(self._source, inputs=first), clock)
+        self.prepared = prepare_for_file(file, replace(self._source, inputs=first), clock)
         self._overlap_notes = _overlap_notes(file, self.prepared)
         with clock.step("trace"):
             self.first = self._traced(self.prepared)
@@ -113,9 +113,15 @@ class ModelRuns:
         yield self.first
         for inputs in self._more:
             again = replace(self._source.with_module(self.prepared.module), inputs=inputs)
-            yield self._traced(prepare_for_file(self._file.proto, again, self._clock))
+            yield self._traced(prepare_for_file(self._file, again, self._clock))
         for number in range(1 + len(self._more), self._options.samples):
-            yield self._trace(resample_inputs(self.first.arguments, self._source.seed + number))
+            seed = self._source.seed + number
+            if self.prepared.entry is None:
+                yield self._trace(replace(self.prepared, inputs=resample_inputs(self.first.arguments, seed)))
+            else:
+                # A cache of random numbers is none: other tokens are generated.
+                again = replace(self._source.with_module(self.prepared.module), seed=seed)
+                yield self._trace(prepare_for_file(self._file, again, self._clock))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -127,23 +133,23 @@ class ModelRuns:
         from modelexport.capture.onnxruntime.session import assign_inputs
 
         busy = None
-        if self._source.leaves_inputs_open:
+        if self._source.leaves_inputs_open and prepared.entry is None:
             # Models leave out the work of a mask that hides nothing, and the file does it all the same.
             busy = prepared.inputs.with_mask(set(assign_inputs(self._file.proto, prepared.inputs.arrays).values()))
         if busy is not None:
             with suppress(InputError):  # a model may have every right to refuse other inputs
-                return self._trace(busy)
-        return self._trace(prepared.inputs)
+                return self._trace(replace(prepared, inputs=busy))
+        return self._trace(prepared)
 
-    def _trace(self, arguments: CallArguments) -> TracedRun:
+    def _trace(self, prepared: PreparedModel) -> TracedRun:
         import torch
 
-        from modelexport.capture.export import trace_model
+        from modelexport.capture.export import trace_prepared
 
         # Not the state that somebody left: a second run with other random numbers is to be one.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._source.seed)
-            return trace_model(self.prepared.module, arguments)
+            return trace_prepared(prepared)
 
 
 def _random_notes(opened: TaggedFile, model: torch.nn.Module) -> Iterator[str]:
@@ -209,7 +215,7 @@ def _watch(run: TracedRun, spool: TensorSpill, seed: int) -> WatchedRun:
     from modelexport.capture.eager import watch_run
     from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, quiet
 
-    with EXPORT_LOCK, quiet(), exportable_moe(run.model):
+    with EXPORT_LOCK, quiet(), exportable_moe(run.model), run.entered():
         return watch_run(run.model, run.arguments, spool, seed)
 
 

@@ -24,10 +24,10 @@ from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceK
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The operators that a node does the work of, all of one call, and how that is known."""
+    """The operators that a node does the work of, of one call as a rule, and how that is known."""
 
     op_indices: tuple[int, ...]
-    call: ModuleCall
+    calls: frozenset[ModuleCall]
     evidence: Evidence
 
 
@@ -43,7 +43,32 @@ def find_value_anchors(matched: MatchedRun) -> dict[str, Anchor]:
                 # nothing: a bias of zeros is still the bias of the call that made the value.
                 made = {op_index for name in distinctive for op_index in matched.makers_in_any_shape(name)}
                 op_indices = made & {op_index for name in node.inputs for op_index in matched.users_of(name)}
-            anchors.update(_of_one_call(node, op_indices, matched, evidence))
+            anchors.update(
+                _of_one_call(node, op_indices, matched, evidence) or _of_outputs(node, distinctive, matched, evidence)
+            )
+    return anchors
+
+
+def _of_outputs(node: Node, names: Iterable[str], matched: MatchedRun, evidence: Evidence) -> dict[str, Anchor]:
+    """An anchor of several calls, if each output is what one of them made: a sum, say, and its norm."""
+    made = [matched.makers(name) for name in names]
+    calls = [matched.calls(op_indices) for op_indices in made]
+    if matched.passes_on(node) or any(len(makers) != 1 for makers in calls):
+        return {}
+    op_indices = sorted({op_index for makers in made for op_index in makers})
+    return {node.key: Anchor(tuple(op_indices), frozenset[ModuleCall]().union(*calls), evidence)}
+
+
+def find_part_anchors(matched: MatchedRun, known: Mapping[str, Anchor]) -> dict[str, Anchor]:
+    """Nodes that read weights put together or cut: they do the work of all calls that use those."""
+    evidence = Evidence(EvidenceKind.PARAMETER, matched.trace.source, "parts")
+    anchors: dict[str, Anchor] = {}
+    for node in matched.nodes:
+        if node.key not in known and node.key in matched.graph.computed:
+            op_indices = {op_index for name in node.inputs for op_index in matched.users_of_parts(name)}
+            calls = matched.calls(op_indices)
+            if calls:
+                anchors[node.key] = Anchor(tuple(sorted(op_indices)), frozenset(calls), evidence)
     return anchors
 
 
@@ -99,7 +124,13 @@ def _of_one_call(node: Node, op_indices: Iterable[int], matched: MatchedRun, evi
     if len(matched.calls(own)) > 1:
         own = [op_index for op_index in own if matched.fits(node, op_index)]
     calls = matched.calls(own)
-    return {node.key: Anchor(tuple(own), calls.pop(), evidence)} if len(calls) == 1 else {}
+    return {node.key: Anchor(tuple(own), frozenset(calls), evidence)} if len(calls) == 1 else {}
+
+
+def _last_outputs(matched: MatchedRun, anchor: Anchor) -> list[int]:
+    """What the last operator of each call makes."""
+    last = {matched.trace.ops[op_index].call: op_index for op_index in sorted(anchor.op_indices)}
+    return [value for op_index in last.values() for value in matched.trace.ops[op_index].outputs]
 
 
 # How many steps further up than the run an exporter takes values from; a transposition is one.
@@ -120,8 +151,8 @@ class RegionEnds:
         values: dict[str, Iterable[int]] = {name: matched.matches.get(name, ()) for name in matched.graph.inputs}
         for key, anchor in anchors.items():
             for name in filter(None, matched.graph.by_key[key].outputs):
-                # An anchor without a value of its own stands where the operator that it was found by stands.
-                values[name] = matched.matches.get(name) or matched.trace.ops[max(anchor.op_indices)].outputs
+                # An anchor without a value of its own stands where the operators that it was found by stand.
+                values[name] = matched.matches.get(name) or _last_outputs(matched, anchor)
         return cls._number(values)
 
     @classmethod

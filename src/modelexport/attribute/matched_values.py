@@ -119,6 +119,7 @@ class MatchedRun:
         self.nodes = [node for node in graph.nodes if node.graph == MAIN]
         self._index = ValueIndex(trace)
         self.matches = match_values(self._index, values.prints)
+        self._parts = values.parts
 
     @cached_property
     def maker(self) -> Mapping[int, int]:
@@ -156,6 +157,12 @@ class MatchedRun:
         numbers = () if name in self.graph.computed else self.matches.get(name, ())
         return {op_index for number in numbers for op_index in (uses or self._weight_uses).get(number, ())}
 
+    def users_of_parts(self, name: str) -> set[int]:
+        """Indices of the operators that use the parameters which a packed or cut weight of the graph holds."""
+        parameters = {part.parameter for part in self._parts.get(name, ())}
+        numbers = {self.trace.tensors[parameter] for parameter in parameters if parameter in self.trace.tensors}
+        return {op_index for number in numbers for op_index in self._weight_uses.get(number, ())}
+
     def is_copy(self, name: str) -> bool:
         """Whether a value is just what some value of the run is, and not nearly."""
         return name in self.prints and bool(self._index.copies(self.prints[name]))
@@ -182,6 +189,10 @@ class MatchedRun:
         """The same without the function that the operator is a part of."""
         operators = self.trace.operators.get(self.trace.ops[op_index].name)
         return operators is None or node.op_type in operators
+
+    def is_fusion(self, node: Node) -> bool:
+        """Whether no exporter makes such a node of any operator of the run: a tool put it together."""
+        return all(node.op_type not in operators for operators in self.trace.operators.values())
 
     @cached_property
     def weights(self) -> frozenset[int]:

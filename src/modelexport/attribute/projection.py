@@ -25,6 +25,7 @@ from itertools import accumulate
 from modelexport.attribute.anchor_regions import (
     Anchor,
     AnchorRegions,
+    find_part_anchors,
     find_passing_anchors,
     find_value_anchors,
     find_weight_anchors,
@@ -63,9 +64,12 @@ def _unaccounted(node: Node, anchor: Anchor, matched: MatchedRun, regions: Ancho
     work = [op_index for op_index in on_data if not matched.rearranges(op_index)] or on_data
     if not candidates:
         return work
-    # With other nodes before it, only what becomes such a node is surely its own.
+    # With other nodes before it, only what becomes such a node is surely its own; a node that nothing becomes by itself
+    # was made of several.
     explained = {op_index for able in candidates for op_index in able.op_indices}
-    return [op_index for op_index in work if op_index not in explained and matched.fits_itself(node, op_index)]
+    unexplained = [op_index for op_index in work if op_index not in explained]
+    fitting = [op_index for op_index in unexplained if matched.fits_itself(node, op_index)]
+    return unexplained if matched.is_fusion(node) else fitting
 
 
 def _let_through(node: Node, matched: MatchedRun) -> list[int]:
@@ -191,10 +195,11 @@ def project(graph: Graph, hierarchy: Hierarchy, trace: Trace, values: GraphValue
     matched = MatchedRun(graph, trace, values)
     anchors = find_value_anchors(matched)
     anchors |= find_weight_anchors(matched, anchors)
+    anchors |= find_part_anchors(matched, anchors)
     regions = AnchorRegions(matched, hierarchy, anchors, strategy)
     fused = {} if values.failure else find_fused_calls(matched, anchors, regions)
     firm = {
-        key: _claim_anchor(anchor, fused.get(key, frozenset({anchor.call})), trace, strategy)
+        key: _claim_anchor(anchor, fused.get(key, anchor.calls), trace, strategy)
         for key, anchor in (find_passing_anchors(matched) | anchors).items()
     }
     between = regions.claims()

@@ -176,7 +176,9 @@ def _calls_using_weights(matched: MatchedRun) -> dict[str, ModuleCall]:
     users: dict[str, ModuleCall] = {}
     for node in matched.nodes:
         # That a constant of few different numbers is a weight may be an accident: exporters keep equal ones once.
-        distinctive = [name for name in node.inputs if matched.is_distinctive(name)]
+        # What rearranges a weight for somebody else is used by that one: its result tells, too.
+        rearranged = () if node.key in matched.graph.computed else node.outputs
+        distinctive = [name for name in (*node.inputs, *rearranged) if matched.is_distinctive(name)]
         # A weight into which another module's was folded is nearly the same, and not that one's alone.
         copied = [name for name in distinctive if matched.is_copy(name)]
         op_indices = {index for name in copied for index in matched.users_of(name, uses)}

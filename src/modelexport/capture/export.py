@@ -19,8 +19,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,8 @@ from modelexport.capture.arguments import (
     to_array,
 )
 from modelexport.capture.dynamo import export_dynamo
+from modelexport.capture.entry_point import EntryPoint, entered
+from modelexport.capture.generation.windows import exportable_windows
 from modelexport.capture.hierarchy import run_model, trace_run
 from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest, dynamic_axes, parse_input_spec
@@ -72,7 +74,10 @@ class ProbedRun:
 
 @dataclass(frozen=True)
 class TracedRun:
-    """One run of a model: what went in, what came out, and the calls in between."""
+    """One run of a model: what went in, what came out, and the calls in between.
+
+    entry  the way in which the model was called, if not by its own `forward`
+    """
 
     model: torch.nn.Module
     arguments: CallArguments
@@ -80,6 +85,10 @@ class TracedRun:
     outputs: Mapping[str, torch.Tensor]
     output_names: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    entry: EntryPoint | None = None
+
+    def entered(self) -> AbstractContextManager[None]:
+        return _entered(self.model, self.entry)
 
 
 def trace_model(model: torch.nn.Module, inputs: object) -> TracedRun:
@@ -102,9 +111,25 @@ def trace_model(model: torch.nn.Module, inputs: object) -> TracedRun:
     return TracedRun(model, arguments, observed.hierarchy, tensors, names, notes)
 
 
+def trace_prepared(prepared: PreparedModel) -> TracedRun:
+    with _entered(prepared.module, prepared.entry):
+        run = trace_model(prepared.module, prepared.inputs)
+    return replace(run, entry=prepared.entry)
+
+
+@contextmanager
+def _entered(model: torch.nn.Module, entry: EntryPoint | None) -> Iterator[None]:
+    """While this is open, calling the model is the call that was prepared."""
+    if entry is None:
+        yield
+        return
+    with entered(model, entry), exportable_windows():
+        yield
+
+
 def probe_operators(run: TracedRun, graph_inputs: Collection[str]) -> ProbedRun:
     """Run again with operators recorded, on inputs that leave out no work; only those in `graph_inputs` may change."""
-    with EXPORT_LOCK, quiet(), exportable_moe(run.model):
+    with EXPORT_LOCK, quiet(), exportable_moe(run.model), run.entered():
         masked = run.arguments.with_mask(graph_inputs)
         probed = None if masked is None else _try_probe(run, masked)
         probed = probed or _try_probe(run, run.arguments)
@@ -177,6 +202,7 @@ class PreparedModel:
     """A module that can be run: its arguments, the axes of theirs that shall be dynamic, and what to know about it.
 
     others  the same tensors in other sizes, for a check of the file
+    entry  the way in which it is called, if not by its own `forward`
     """
 
     module: torch.nn.Module
@@ -185,6 +211,7 @@ class PreparedModel:
     source: str
     notes: tuple[str, ...] = ()
     others: tuple[Mapping[str, torch.Tensor], ...] = ()
+    entry: EntryPoint | None = None
 
 
 def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
@@ -193,9 +220,10 @@ def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
     with step("load"):
         live = model if isinstance(model, torch.nn.Module) else None
         loaded = load_model(str(model), source) if live is None else adopt_module(live, source)
-    if loaded.parts:
+    names = [entry.name for entry in loaded.entries]
+    if loaded.parts or len(names) > 1:
         raise ModelUnloadable(
-            f"{loaded.source!r} returns several modules ({', '.join(loaded.parts)}), and one file has one",
+            f"{loaded.source!r} has several modules ({', '.join(loaded.parts or names)}), and one file has one",
             "Give a folder as output (-o FOLDER), or a callable that returns one of them.",
         )
     with step("inputs"):

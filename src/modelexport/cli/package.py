@@ -94,6 +94,7 @@ def show_comparison(pair: Pair, report: cli.Report) -> int:
     cli.spare_inputs(report.output, *pair[0].files, *pair[1].files)
     comparison = compare(*pair)
     report.show_unless_quiet(comparison, lambda: package_comparison_tables(comparison, verbose=report.verbose))
+    report.print_notes(dict.fromkeys(note for files in comparison.components.values() for note in files.notes))
     return 0 if comparison.identical else 1
 
 

@@ -80,15 +80,30 @@ class Trace:
     operators: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class WeightPart:
+    """Successive rows of a parameter, as an initializer holds them: `q_proj.weight`, rows 0 to 63.
+
+    transposed  the rows are the parameter's columns
+    """
+
+    parameter: str
+    first: int
+    rows: int
+    transposed: bool = False
+
+
 @dataclass(frozen=True)
 class GraphValues:
     """What the values of an ONNX graph hold in one run of it: inputs, initializers and everything computed.
 
     failure  why ONNX Runtime did not run the graph, or not all of it; initializers are there all the same
+    parts    of initializers that hold several parameters, or a part of one; also where they are quantized
     """
 
     prints: Mapping[str, Fingerprint]
     failure: str = ""
+    parts: Mapping[str, tuple[WeightPart, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

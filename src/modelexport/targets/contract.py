@@ -25,6 +25,7 @@ from modelexport.record.configuration import ModelConfiguration
 from modelexport.record.package import CachePair
 
 DECODER, ENCODER_DECODER, MULTIMODAL, SINGLE = "decoder", "encoder_decoder", "multimodal", "single"
+PIPELINE = "pipeline"  # networks of diffusers, each in a folder of its own
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 
 # What tokenizers and processors of transformers save, and files that a model's own folder has for them.
@@ -104,6 +105,11 @@ class Contract:
     axes: Mapping[str, str] = field(default_factory=dict)
     rename: Callable[[str], str] = str
 
+    @property
+    def merges(self) -> bool:
+        """Whether one decoder runs all steps of an encoder-decoder."""
+        return "decoder_merged" in self.files.get(ENCODER_DECODER, {})
+
     def refuse(self, facts: ModelFacts) -> None:
         """Raise if the consumer cannot run such a model. Before an export, and again when its components are known."""
         if facts.kind not in self.files:
@@ -117,7 +123,8 @@ class Contract:
             )
 
     def file_of(self, kind: str, component: str) -> str:
-        return self.files[kind].get(component, f"{component}.onnx")
+        other = f"{component}/model.onnx" if kind == PIPELINE else f"{component}.onnx"
+        return self.files[kind].get(component, other)
 
     def data_file(self, file: str) -> str:
         return file + self.data_suffix
@@ -134,6 +141,7 @@ def _describe_kind(kind: str) -> str:
         ENCODER_DECODER: "encoder-decoders",
         MULTIMODAL: "language models with other modalities",
         SINGLE: "models of one forward pass",
+        PIPELINE: "pipelines",
     }
     return described.get(kind, kind)
 
@@ -148,7 +156,7 @@ def describe_graph(name: str, graph: onnx.GraphProto, cache: tuple[CachePair, ..
 def find_kind(components: Iterable[str]) -> str:
     """The kind of a model by the names of its components: encoder and decoder are an encoder-decoder."""
     names = set(components)
-    if "decoder" not in names:
+    if not names & {"decoder", "decoder_merged"}:
         return SINGLE
     if "encoder" in names:
         return ENCODER_DECODER

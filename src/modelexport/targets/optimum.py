@@ -15,6 +15,7 @@ from modelexport.targets.contract import (
     DECODER,
     ENCODER_DECODER,
     MULTIMODAL,
+    PIPELINE,
     SINGLE,
     Contract,
     save_configuration,
@@ -28,6 +29,7 @@ _FILES = {
         "decoder_with_past": "decoder_with_past_model.onnx",
     },
     SINGLE: {"model": "model.onnx"},
+    PIPELINE: {},
 }
 _PLAIN_FILES = {
     **_FILES,

@@ -34,7 +34,7 @@ from modelexport.targets.contract import (
 _MERGED = "onnx/decoder_model_merged.onnx"
 _FILES = {
     DECODER: {"decoder": "onnx/model.onnx"},
-    ENCODER_DECODER: {"encoder": "onnx/encoder_model.onnx", "decoder_with_past": _MERGED},
+    ENCODER_DECODER: {"encoder": "onnx/encoder_model.onnx", "decoder_merged": _MERGED},
     MULTIMODAL: {
         "vision_encoder": "onnx/vision_encoder.onnx",
         "audio_encoder": "onnx/audio_encoder.onnx",

@@ -10,12 +10,13 @@ from torch import nn
 
 from modelexport.capture.generation.inputs import make_generate_inputs
 
+MODELS: Any = transformers
 TOKENS = torch.arange(5, 21).reshape(2, 8)
 
 
 def language_model(**settings: Any) -> nn.Module:
     sizes: dict[str, Any] = {"vocab_size": 99, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_attention_heads=2, **settings))
+    return MODELS.LlamaForCausalLM(MODELS.LlamaConfig(**sizes, num_attention_heads=2, **settings))
 
 
 def test_first_row_is_padded_on_the_left() -> None:
@@ -59,12 +60,12 @@ def test_one_row_becomes_two() -> None:
 def test_sounds_get_a_mask_where_the_encoder_uses_one() -> None:
     sizes: dict[str, Any] = {"vocab_size": 99, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
     heads: dict[str, Any] = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "pad_token_id": 0}
-    config = transformers.Speech2TextConfig(**sizes, **heads, input_feat_per_channel=8, conv_channels=16)
-    model: nn.Module = transformers.Speech2TextForConditionalGeneration(config)
+    config = MODELS.Speech2TextConfig(**sizes, **heads, input_feat_per_channel=8, conv_channels=16)
+    model: nn.Module = MODELS.Speech2TextForConditionalGeneration(config)
     model.eval()
     inputs = make_generate_inputs(model, {"input_features": torch.randn(2, 24, 8)})
     assert inputs["attention_mask"].sum(-1).tolist() == [16, 24]
-    listening = transformers.WhisperConfig(**sizes, **heads, num_mel_bins=8, max_source_positions=12)
-    other: nn.Module = transformers.WhisperForConditionalGeneration(listening)
+    listening = MODELS.WhisperConfig(**sizes, **heads, num_mel_bins=8, max_source_positions=12)
+    other: nn.Module = MODELS.WhisperForConditionalGeneration(listening)
     other.eval()
     assert set(make_generate_inputs(other, {"input_features": torch.randn(2, 8, 24)})) == {"input_features"}

@@ -19,6 +19,7 @@ from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest
 from modelexport.errors import ExportFailed
 
+MODELS: Any = transformers
 IMAGE = 98
 TEXT: dict[str, Any] = {
     "vocab_size": 99,
@@ -56,47 +57,47 @@ MARKS: dict[str, Any] = {"video_token_id": 97, "vision_start_token_id": 96, "vis
 
 
 def build_llava() -> nn.Module:
-    config = transformers.LlavaConfig(
+    config = MODELS.LlavaConfig(
         text_config={**TEXT, "model_type": "llama"},
         vision_config={**VISION, "model_type": "clip_vision_model"},
         image_token_id=IMAGE,
     )
-    return transformers.LlavaForConditionalGeneration(config)
+    return MODELS.LlavaForConditionalGeneration(config)
 
 
 def build_paligemma() -> nn.Module:
-    config = transformers.PaliGemmaConfig(
+    config = MODELS.PaliGemmaConfig(
         text_config={**TEXT, "model_type": "gemma"},
         vision_config={**VISION, "model_type": "siglip_vision_model", "vision_use_head": False},
         image_token_id=IMAGE,
         projection_dim=32,
     )
-    return transformers.PaliGemmaForConditionalGeneration(config)
+    return MODELS.PaliGemmaForConditionalGeneration(config)
 
 
 def build_idefics3() -> nn.Module:
-    config = transformers.Idefics3Config(
+    config = MODELS.Idefics3Config(
         text_config={**TEXT, "model_type": "llama"}, vision_config=VISION, image_token_id=IMAGE, pad_token_id=0
     )
-    return transformers.Idefics3ForConditionalGeneration(config)
+    return MODELS.Idefics3ForConditionalGeneration(config)
 
 
 def build_qwen2_vl() -> nn.Module:
-    config = transformers.Qwen2VLConfig(
+    config = MODELS.Qwen2VLConfig(
         text_config={**TEXT, **SECTIONS}, vision_config=PATCHES, image_token_id=IMAGE, **MARKS
     )
-    return transformers.Qwen2VLForConditionalGeneration(config)
+    return MODELS.Qwen2VLForConditionalGeneration(config)
 
 
 def build_qwen3_vl() -> nn.Module:
     vision = {**PATCHES, "intermediate_size": 32, "out_hidden_size": 32, "num_position_embeddings": 16}
-    config = transformers.Qwen3VLConfig(
+    config = MODELS.Qwen3VLConfig(
         text_config={**TEXT, **SECTIONS},
         vision_config={**vision, "deepstack_visual_indexes": [0]},
         image_token_id=IMAGE,
         **MARKS,
     )
-    return transformers.Qwen3VLForConditionalGeneration(config)
+    return MODELS.Qwen3VLForConditionalGeneration(config)
 
 
 def prepare(build: Callable[[], nn.Module]) -> tuple[nn.Module, dict[str, Tensor]]:

@@ -34,6 +34,8 @@ class Components:
     entries        one for each file
     configuration  the model's own, for the consumer of the package
     folder         where files of its tokenizer lie; None for a live model
+    kind           of components, where their names do not tell it
+    beside         files of the folder that belong to the package as they are
     """
 
     module: torch.nn.Module
@@ -42,13 +44,18 @@ class Components:
     configuration: ModelConfiguration
     folder: Path | None = None
     notes: tuple[str, ...] = ()
+    kind: str = ""
+    beside: tuple[Path, ...] = ()
 
 
 Refuse = Callable[[ModelConfiguration, bool], None]
 
 
-def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda *_: None) -> Components:
+def prepare_components(
+    source: ModelSource, step: Step, refuse: Refuse = lambda *_: None, *, merged: bool = False
+) -> Components:
     """
+    merged  one decoder for all steps of an encoder-decoder
     refuse  raises for a model that is not wanted: its configuration, and whether it generates, are known before it runs
     """
     model = source.model
@@ -57,11 +64,11 @@ def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda 
             loaded = LoadedModel(model, type(model).__name__)
         else:
             loaded = load_model(str(model), source)
-    configuration, generates = read_configuration(loaded.module), _can_generate(loaded.module)
+    configuration, generates = read_configuration(loaded.module), can_generate(loaded.module)
     refuse(configuration, generates)
     notes = loaded.notes
-    if loaded.parts:
-        entries = find_part_entries(loaded)
+    if loaded.parts or loaded.entries:
+        entries = loaded.entries or find_part_entries(loaded)
     else:
         with step("inputs"):
             prepared = bind_inputs(loaded, source)
@@ -70,12 +77,14 @@ def prepare_components(source: ModelSource, step: Step, refuse: Refuse = lambda 
             with step("steps"), isolate_model(loaded.module):
                 given = bool(source.text or source.input or source.input_specs) or source.inputs is not None
                 sample = make_generate_inputs(loaded.module, prepared.inputs.tensors, given=given)
-                entries = find_entry_points(loaded.module, sample)
+                entries = find_entry_points(loaded.module, sample, merged)
         else:
             entries = (EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes),)
-    return Components(loaded.module, entries, loaded.source, configuration, loaded.folder, notes)
+    return Components(
+        loaded.module, entries, loaded.source, configuration, loaded.folder, notes, loaded.kind, loaded.beside
+    )
 
 
-def _can_generate(module: torch.nn.Module) -> bool:
-    can_generate = getattr(module, "can_generate", None)
-    return callable(can_generate) and bool(can_generate())
+def can_generate(model: torch.nn.Module) -> bool:
+    answer = getattr(model, "can_generate", None)
+    return callable(answer) and bool(answer())

@@ -37,10 +37,10 @@ class RecordedCall:
 
 
 @contextmanager
-def record_calls(module: torch.nn.Module) -> Iterator[list[RecordedCall]]:
-    """The calls of a module while this is open; positional arguments by their names."""
+def record_calls(module: torch.nn.Module, method: str = "forward") -> Iterator[list[RecordedCall]]:
+    """The calls of a module's method while this is open; positional arguments by their names."""
     calls: list[RecordedCall] = []
-    own, forward = vars(module).get("forward"), module.forward
+    own, forward = vars(module).get(method), getattr(module, method)
     signature = inspect.signature(forward)
 
     def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -56,14 +56,14 @@ def record_calls(module: torch.nn.Module) -> Iterator[list[RecordedCall]]:
         return outputs
 
     recorded.__signature__ = signature  # type: ignore[attr-defined]
-    module.forward = recorded
+    setattr(module, method, recorded)
     try:
         yield calls
     finally:
         if own is None:
-            del module.forward
+            delattr(module, method)
         else:
-            module.forward = own
+            setattr(module, method, own)
 
 
 @dataclass(frozen=True)

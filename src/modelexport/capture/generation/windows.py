@@ -27,10 +27,11 @@ def exportable_windows(*, forget: bool = True) -> Iterator[None]:
 
     forget  False: they keep every token, and the mask alone hides what is out of the window, for consumers whose caches
             are all as long as the past
+    Inside of another one it does nothing: who called first has chosen.
     """
     caches = library("transformers.cache_utils")
     layer = getattr(caches, "DynamicSlidingWindowLayer", None)
-    if layer is None:
+    if layer is None or vars(layer)["update"] in (_update, caches.DynamicLayer.update):
         yield
         return
     growing = vars(caches.DynamicLayer)
@@ -46,6 +47,30 @@ def exportable_windows(*, forget: bool = True) -> Iterator[None]:
     finally:
         for name, member in before.items():
             setattr(layer, name, member)
+
+
+# Longer than any past.
+_ENDLESS = 1 << 40
+
+
+@contextmanager
+def endless_windows() -> Iterator[None]:
+    """Layers with a window that are made while this is open forget nothing: the mask alone hides old tokens."""
+    layer = getattr(library("transformers.cache_utils"), "DynamicSlidingWindowLayer", None)
+    if layer is None:
+        yield
+        return
+    make = layer.__dict__["__init__"]
+
+    def make_endless(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        self.sliding_window = _ENDLESS
+
+    layer.__init__ = make_endless
+    try:
+        yield
+    finally:
+        layer.__init__ = make
 
 
 def _update(self: Any, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:

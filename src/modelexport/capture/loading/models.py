@@ -32,7 +32,9 @@ import torch
 from modelexport.capture.isolation import seed_torch
 from modelexport.capture.loading.dtypes import convert_module, torch_dtype
 from modelexport.capture.loading.parts import Parts, join_parts
+from modelexport.capture.loading.pipelines import is_pipeline_folder, load_pipeline
 from modelexport.capture.loading.pretrained import load_config_file, load_folder, load_hub
+from modelexport.capture.loading.sentences import is_sentence_folder, load_sentences
 from modelexport.capture.loading.third_party import LoadedModel, explain_failure, summarize_error
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName
 from modelexport.record.model_source import ModelSource
@@ -192,6 +194,10 @@ def load_model(source: str, options: ModelSource) -> LoadedModel:
 def _load(source: str, options: ModelSource) -> LoadedModel:
     path = Path(source).expanduser()
     if source and path.is_dir():
+        if is_pipeline_folder(path):
+            return load_pipeline(source, path, options)
+        if is_sentence_folder(path, options):
+            return load_sentences(source, path, options)
         return load_folder(source, path, options)
     if path.is_file() and path.suffix == ".json":
         return load_config_file(source, path, options)

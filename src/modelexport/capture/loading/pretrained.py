@@ -44,6 +44,7 @@ _RENAMED_TASKS = {
     "audio-xvector": "AutoModelForAudioXVector",
 }
 _AUTO_PREFIX = "AutoModelFor"
+_PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl"})
 
 
 def model_class(config: Any, raw: Mapping[str, object], options: ModelSource) -> Any:
@@ -179,12 +180,26 @@ def _find_weights(folder: Path, allow_pickle: bool) -> str | None:
     if not pickles:
         return None
     if not allow_pickle:
-        raise ModelUnloadable(
-            f"the only weights in {str(folder)!r} are in {pickles[0]!r}, a pickle, which can run code",
-            "Convert it to safetensors, or pass --allow-pickle if you trust where it comes from.",
-        )
+        raise _pickle_refused(folder, pickles[0])
     _check_index(folder / pickles[0])
     return "pickle"
+
+
+def refuse_pickles(folder: Path, allow_pickle: bool) -> None:
+    """Stop at a folder of several models, each in a folder of its own, if the only weights of one are in a pickle."""
+    for directory in (folder, *sorted(path for path in folder.iterdir() if path.is_dir())):
+        pickles = sorted(path for path in directory.iterdir() if path.suffix in _PICKLE_SUFFIXES)
+        if pickles and not allow_pickle and not any(directory.glob("*.safetensors")):
+            raise _pickle_refused(directory, pickles[0].name)
+        for index in directory.glob("*.index.json"):
+            _check_index(index)
+
+
+def _pickle_refused(folder: Path, name: str) -> ModelUnloadable:
+    return ModelUnloadable(
+        f"the only weights in {str(folder)!r} are in {name!r}, a pickle, which can run code",
+        "Convert it to safetensors, or pass --allow-pickle if you trust where it comes from.",
+    )
 
 
 def _check_index(path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.isolation import silence_loggers
 from modelexport.errors import ExtraMissing, ModelExportError, ModelUnloadable
 
@@ -32,6 +33,8 @@ class LoadedModel:
     with its module. `notes` are what the user should know, such as random weights. `dtype` is the type that weights
     were put into, and inputs have to be in; None where they have their own. `parts` are the inputs of each child of the
     module, where a callable returned several modules: then it is never called as a whole (`parts.py`).
+    `entries` are the entry points of a model that is loaded with them: each becomes a file.
+    `kind` is what they are together, and `beside` are files of the folder that a package of them has as well.
     """
 
     module: torch.nn.Module
@@ -42,6 +45,9 @@ class LoadedModel:
     processing: str | Path | None = None
     dtype: torch.dtype | None = None
     parts: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    entries: tuple[EntryPoint, ...] = ()
+    kind: str = ""
+    beside: tuple[Path, ...] = ()
 
 
 _LONGEST_REASON = 600  # characters: transformers lists every class that it knows in some of its errors
@@ -95,6 +101,15 @@ def library(name: str) -> Any:
         raise ExtraMissing(
             f"{name} cannot be imported: {summarize_error(error)}", "pip install 'modelexport[export]'"
         ) from error
+
+
+def optional_library(name: str) -> Any:
+    """A library that only some kinds of models need."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.replace("_", "-")
+        raise ExtraMissing(f"{package} is needed to load this model", f"pip install {package}") from error
 
 
 def hub_is_reachable() -> bool:

@@ -72,7 +72,11 @@ def _move_into_place(temporary: Path, target: Path) -> None:
         shutil.copymode(target, temporary)
         # Not one rename: Windows does not rename a folder over another one.
         target.rmdir()
-        temporary.rename(target)
+        try:
+            temporary.rename(target)
+        except BaseException:
+            target.mkdir(exist_ok=True)
+            raise
     else:
         _merge(temporary, target)
 

@@ -67,7 +67,8 @@ def explain_folder(folder: Path) -> FileUnreadable:
     """Why a folder cannot be asked as a model, and what to do instead."""
     if is_package(folder):
         return FileUnreadable(
-            f"{folder} is a package of several files, and this takes one file", "Give one of the .onnx files in it."
+            f"{folder} is a package of several files, and this takes one file",
+            "Give one of the .onnx files in it; in Python, open the folder with mx.open_package first.",
         )
     models = sorted(str(path.relative_to(folder)) for path in (*folder.glob("*.onnx"), *folder.glob("*/*.onnx")))
     if not models:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.inspect.cost.totals import count
 from modelexport.inspect.package.cache import CacheTensor, ModuleCache, add_bytes, find_cache, sum_by_module
-from modelexport.record.package import PackageInfo
+from modelexport.record.package import Axis, PackageInfo
 from modelexport.record.polynomial import Polynomial
-from modelexport.record.results.cost import Axis, Cost, ModuleCost, NodeCost
+from modelexport.record.results import cost as results
+from modelexport.record.results.cost import Cost, ModuleCost, NodeCost
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ class PackageCost:
     notes: tuple[str, ...] = ()
 
     @property
-    def axes(self) -> tuple[Axis, ...]:
+    def axes(self) -> tuple[results.Axis, ...]:
         """Open axes of all files; one name is one axis."""
-        by_name: dict[str, Axis] = {}
+        by_name: dict[str, results.Axis] = {}
         for cost in self.components.values():
             for axis in cost.axes:
                 by_name.setdefault(axis.name, axis)
@@ -66,8 +67,16 @@ def count_package(
     folder: str, info: PackageInfo, files: Mapping[str, TaggedFile], at: Mapping[str, int]
 ) -> PackageCost:
     """What each file costs; an axis that only some files have is given its size in those."""
-    components = {name: _count_file(file, at) for name, file in files.items()}
-    return PackageCost(folder, dict(at), components, find_cache(info, files, at))
+    sizes = _add_total(at)
+    components = {name: _count_file(file, sizes) for name, file in files.items()}
+    return PackageCost(folder, dict(at), components, find_cache(info, files, sizes))
+
+
+def _add_total(at: Mapping[str, int]) -> Mapping[str, int]:
+    """A mask covers what the cache holds and what is new: who gives both sizes has given that one too."""
+    if Axis.TOTAL in at or Axis.PAST not in at or Axis.SEQUENCE not in at:
+        return at
+    return {**at, Axis.TOTAL: at[Axis.PAST] + at[Axis.SEQUENCE]}
 
 
 def _count_file(file: TaggedFile, at: Mapping[str, int]) -> Cost:
