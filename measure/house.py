@@ -2,7 +2,7 @@
 
     python -m measure house
     | figure              | measured | limit       |
-    | Python files        | 219      | at most 245 |
+    | Python files        | 219      | at most 320 |
 
 Figures are counted on syntax trees and tokens, so that text is not taken for code. `tests/test_house.py` holds
 every limit.
@@ -97,8 +97,8 @@ def measure_house(files: list[SourceFile]) -> list[Figure]:
     functions = [function for file in files for function in ast.walk(file.tree) if isinstance(function, _Function)]
     rooms = {path.parts[0] for file in files if len((path := file.path.relative_to(PACKAGE)).parts) > 1}
     return [
-        Figure("Python files", len(files), high=245),
-        Figure("lines", total, high=49_500),
+        Figure("Python files", len(files), high=320),
+        Figure("lines", total, high=62_000),
         Figure("rooms", len(rooms), high=12),
         Figure(f"files under {SMALL} lines, without `__init__`", _count(modules, lambda f: f.lines < SMALL), high=12),
         Figure("median file, without `__init__`", statistics.median(file.lines for file in modules), 180, 280),

@@ -147,7 +147,7 @@ def save_model(family: str, folder: Path) -> None:
     config = AutoConfig.for_model(family, **{**_SIZES, **_OWN_SIZES.get(family, {})})
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config).float().eval()  # type: ignore[no-untyped-call]
+        model = AutoModelForCausalLM.from_config(config).float().eval()
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * _SHIFT) if parameter.dim() == 1 else parameter.mul_(_SPREAD)
     model.save_pretrained(folder)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from modelexport.api.package import Package as Package
     from modelexport.api.package import open_package as open_package
     from modelexport.api.profile import profile as profile
+    from modelexport.api.profile_package import profile_package as profile_package
     from modelexport.api.quantize import quantize as quantize
     from modelexport.api.read import analyze as analyze
     from modelexport.api.read import compare as compare
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from modelexport.api.select import Selected as Selected
     from modelexport.api.select import select as select
     from modelexport.api.verify import verify as verify
+    from modelexport.api.verify_package import verify_package as verify_package
     from modelexport.api.view import ViewResult as ViewResult
     from modelexport.api.view import view as view
     from modelexport.capture.hierarchy import TracingHierarchyBuilder as TracingHierarchyBuilder
@@ -69,6 +71,8 @@ if TYPE_CHECKING:
     from modelexport.record.results.files import FoldResult as FoldResult
     from modelexport.record.results.files import QuantizeResult as QuantizeResult
     from modelexport.record.results.files import RelinkResult as RelinkResult
+    from modelexport.record.results.package_profile import PackageProfile as PackageProfile
+    from modelexport.record.results.package_verification import PackageVerification as PackageVerification
     from modelexport.record.results.verification import Difference as Difference
     from modelexport.record.results.verification import Verdict as Verdict
     from modelexport.record.results.verification import Verification as Verification
@@ -89,12 +93,14 @@ _NAMES_BY_MODULE = {
     "export_hf_model_with_semantics",
     "api.package": "Component Package open_package",
     "api.profile": "profile",
+    "api.profile_package": "profile_package",
     "api.quantize": "quantize",
     "api.read": "analyze compare cost load query validate",
     "api.relink": "relink",
     "api.run_tool": "run_tool",
     "api.select": "Selected select",
     "api.verify": "verify",
+    "api.verify_package": "verify_package",
     "api.view": "ViewResult view",
     "capture.hierarchy": "TracingHierarchyBuilder",
     "errors": "ModelExportError UserError",
@@ -103,6 +109,8 @@ _NAMES_BY_MODULE = {
     "record.results.cost": "Cost",
     "record.results.diff": "Diff",
     "record.results.files": "ExportResult Extraction FlattenResult FoldResult QuantizeResult RelinkResult",
+    "record.results.package_profile": "PackageProfile",
+    "record.results.package_verification": "PackageVerification",
     "record.results.verification": "Difference Verdict Verification",
     "record.tags": "TORCH_NN_EXCEPTIONS TagPolicy Tags",
 }

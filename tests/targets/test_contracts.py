@@ -136,6 +136,30 @@ def test_a_kind_that_the_consumer_does_not_run_is_refused_by_the_configuration_a
         find_contract("genai").refuse(ModelFacts(renamed("t5"), kind))
 
 
+@pytest.mark.parametrize(
+    ("model_type", "key"),
+    [
+        ("llama", (Axis.BATCH, 2, Axis.PAST, 8)),
+        ("gpt2", (Axis.BATCH, 4, Axis.PAST, 8)),
+        ("gemma", (Axis.BATCH, 2, Axis.PAST, 16)),
+        ("falcon", (Axis.BATCH, 1, Axis.PAST, 8)),
+    ],
+)
+def test_optimum_runs_caches_that_it_would_make_itself(model_type: str, key: Shape) -> None:
+    configuration = renamed(model_type)
+    configuration = replace(configuration, decoder={**configuration.decoder, "num_key_value_heads": 2, "head_dim": 16})
+    facts = ModelFacts(configuration, DECODER, (make_decoder(key),))
+    find_contract("optimum").refuse(facts)
+    if model_type != "falcon":
+        with pytest.raises(TargetUnsuitable, match="empty cache"):
+            find_contract("optimum").refuse(replace(facts, components=(make_decoder((*key[:1], 3, *key[2:])),)))
+
+
+def test_optimum_refuses_states_that_are_no_keys_and_values() -> None:
+    with pytest.raises(TargetUnsuitable, match="conv_states"):
+        find_contract("optimum").refuse(replace(FACTS, components=(DECODERS["conv_states"],)))
+
+
 def test_transformersjs_refuses_architectures_that_it_has_no_class_for() -> None:
     contract = find_contract("transformersjs")
     contract.refuse(ModelFacts(LLAMA, DECODER))
@@ -172,6 +196,7 @@ def test_transformersjs_names_states_and_variants() -> None:
     [
         (["decoder"], DECODER),
         (["encoder", "decoder", "decoder_with_past"], ENCODER_DECODER),
+        (["encoder", "decoder_merged"], ENCODER_DECODER),
         (["vision_encoder", "embed_tokens", "decoder"], MULTIMODAL),
         (["model"], SINGLE),
     ],

@@ -33,6 +33,7 @@ from modelexport.record.results.files import ExportResult
 from modelexport.targets.catalogue import find_contract
 from modelexport.targets.contract import (
     SINGLE,
+    ComponentGraph,
     Contract,
     ModelFacts,
     describe_graph,
@@ -73,14 +74,18 @@ def is_entry_task(task: str | None) -> bool:
 
 def export_entry(source: ModelSource, path: Path, options: PackageOptions, clock: Clock) -> ExportResult:
     """The only entry point of a model as one file: a decoder with its cache, embeddings of sentences."""
-    components = _prepare(source, find_contract(""), clock)
-    if len(components.entries) > 1:
-        names = ", ".join(entry.name for entry in components.entries)
-        raise UserError(
-            f"{components.source} takes {len(components.entries)} files ({names}), and {path} is one",
-            f"Give a folder as output: -o {path.stem}/",
-        )
-    return _export_entry(components, components.entries[0], path, options, clock)
+    need_torch("exporting")
+    from modelexport.capture.generation.windows import exportable_windows
+
+    with exportable_windows():
+        components = _prepare(source, find_contract(""), clock)
+        if len(components.entries) > 1:
+            names = ", ".join(entry.name for entry in components.entries)
+            raise UserError(
+                f"{components.source} takes {len(components.entries)} files ({names}), and {path} is one",
+                f"Give a folder as output: -o {path.stem}/",
+            )
+        return _export_entry(components, components.entries[0], path, options, clock)
 
 
 def export_package(source: ModelSource, folder: Path, options: PackageOptions, clock: Clock) -> Package:
@@ -92,7 +97,7 @@ def export_package(source: ModelSource, folder: Path, options: PackageOptions, c
     with exportable_windows(forget=contract.forgets), staged_folder(folder, force=options.force) as staged:
         components = _prepare(source, contract, clock)
         kind = components.kind or find_kind(entry.name for entry in components.entries)
-        contract.refuse(ModelFacts(components.configuration, kind))
+        contract.refuse(ModelFacts(components.configuration, kind, tuple(map(_describe_entry, components.entries))))
         results: dict[str, ExportResult] = {}
         for entry in components.entries:
             path = staged / contract.file_of(kind, entry.name)
@@ -115,7 +120,6 @@ def export_package(source: ModelSource, folder: Path, options: PackageOptions, c
 
 
 def _prepare(source: ModelSource, contract: Contract, clock: Clock) -> Components:
-    need_torch("exporting")
     from modelexport.capture.entry_point import rename_entry
     from modelexport.capture.generation.prepare import prepare_components
 
@@ -127,6 +131,15 @@ def _prepare(source: ModelSource, contract: Contract, clock: Clock) -> Component
     components = prepare_components(source, clock.step, refuse, merged=contract.merges)
     renamed = tuple(rename_entry(entry, contract.rename, contract.axes) for entry in components.entries)
     return replace(components, entries=renamed)
+
+
+def _describe_entry(entry: EntryPoint) -> ComponentGraph:
+    """What of a graph is known before it is exported: enough to tell what a consumer cannot feed or hand on."""
+    shapes = {
+        name: tuple(entry.axes.get(name, {}).get(axis, size) for axis, size in enumerate(tensor.shape))
+        for name, tensor in entry.inputs.items()
+    }
+    return ComponentGraph(entry.name, shapes, {}, entry.cache)
 
 
 def _export_entry(
@@ -141,7 +154,7 @@ def _export_entry(
         components.module, arguments, entry.axes, components.source, components.notes, entry.others
     )
     chosen = options.export
-    if options.any_exporter and entry.cache:
+    if options.any_exporter and any(each.cache for each in components.entries):
         chosen = replace(chosen, exporter="transformers")
     with entered(components.module, entry):
         return ExportRun(prepared, path, chosen, clock).run()

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from modelexport.api.environment import Clock, Progress
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.relink import relink_graph
 from modelexport.errors import RecordMismatch, UserError
-from modelexport.graph.file.tagged_file import find_ancestor, open_tagged
+from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
 from modelexport.inspect.profile import Timeline, join_events, spread
 from modelexport.record.results.files import RelinkResult
 from modelexport.record.results.profile import RUNS_FOR_SPREAD, Profile, SumCheck
@@ -46,13 +49,8 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     inputs        an .npz file; made from the file where it is left out, `input` giving shapes: NAME=SHAPE
     """
     from modelexport.capture.onnxruntime.inputs import SampleRequest, describe_made, sample_feeds
-    from modelexport.capture.onnxruntime.session import ProfileRequest, profile_file
-    from modelexport.transform.tools.optimizers import LEVELS, saving_options
 
-    if runs < 1 or warmup < 0:
-        raise UserError(f"runs is {runs} and warmup is {warmup}", "Give at least one run, and no fewer than 0 before.")
-    if optimization not in LEVELS:
-        raise UserError(f"unknown optimization {optimization!r}", f"Known: {', '.join(LEVELS)}.")
+    settings = ProfileSettings(runs, warmup, optimization, tuple(providers), threads)
     if inputs is not None and input:
         raise UserError(
             f"{inputs} has the inputs themselves, and {input[0]!r} is about one that is made",
@@ -62,18 +60,61 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     with clock.step("read"):
         opened = open_file(path) if before is None else open_tagged(path)
         origin = opened if before is None else open_file(Path(before))
-        ancestor = find_ancestor(origin)
-        # The optimized graph is relinked in any case: from the graph before a tool, if the file has its outline.
-        is_fitted = before is None and opened.outline is None
         request = SampleRequest(1, seed, tuple(input), () if inputs is None else (Path(inputs),))
         feed = next(sample_feeds(opened.proto, opened.graph, request))
+    made = describe_made(feed) if inputs is None else ""
+    return profile_feed(opened, origin, feed, settings, clock, made)
+
+
+@dataclass(frozen=True)
+class ProfileSettings:
+    """How a file is run; see `profile`."""
+
+    runs: int = 20
+    warmup: int = 5
+    optimization: str = "all"
+    providers: tuple[str, ...] = ()
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        from modelexport.transform.tools.optimizers import LEVELS
+
+        if self.runs < 1 or self.warmup < 0:
+            raise UserError(
+                f"runs is {self.runs} and warmup is {self.warmup}", "Give at least one run, and no fewer than 0 before."
+            )
+        if self.optimization not in LEVELS:
+            raise UserError(f"unknown optimization {self.optimization!r}", f"Known: {', '.join(LEVELS)}.")
+
+
+def profile_feed(
+    opened: TaggedFile,
+    origin: TaggedFile,
+    feed: Mapping[str, np.ndarray],
+    settings: ProfileSettings,
+    clock: Clock,
+    made: str = "",
+) -> Profile:
+    """Run a file on these inputs.
+
+    origin  the file whose record is asked
+    made    the inputs as options of the command line, if they were made up
+    """
+    from modelexport.capture.onnxruntime.session import ProfileRequest, profile_file
+    from modelexport.transform.tools.optimizers import saving_options
+
+    path, runs, optimization = opened.path, settings.runs, settings.optimization
+    with clock.step("read"):
+        ancestor = find_ancestor(origin)
+        # The optimized graph is relinked in any case: from the graph before a tool, if the file has its outline.
+        is_fitted = origin is opened and opened.outline is None
     with tempfile.TemporaryDirectory() as folder:
         with clock.step("run"):
             target = Path(folder) / "optimized.onnx"
             # The graph that is timed is the one that is saved; a second optimization could give another one.
             options = saving_options(target, optimization, weights_beside=True)
-            made = describe_made(feed) if inputs is None else ""
-            ran = profile_file(path, feed, options, ProfileRequest(runs, warmup, tuple(providers), threads, made))
+            request = ProfileRequest(runs, settings.warmup, settings.providers, settings.threads, made)
+            ran = profile_file(path, feed, options, request)
         with clock.step("link"):
             optimized = open_tagged(target)
             relinked = relink_graph(ancestor, optimized, f"ort:{optimization}")
@@ -91,7 +132,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     return Profile(
         file=str(path),
         runs=runs,
-        warmup=warmup,
+        warmup=settings.warmup,
         optimization=optimization,
         providers=tuple(dict.fromkeys(event.provider for event in events)),
         requested=ran.requested,

@@ -46,15 +46,20 @@ if TYPE_CHECKING:
 _TROUBLE = "numbers differ from the model's"
 
 
-def verify_against_model(file: TaggedFile, options: VerifyOptions, clock: Clock) -> Verification:
-    """Weights first, because other weights make every number differ; then each sample; then, once, the proof."""
+def verify_against_model(
+    file: TaggedFile, options: VerifyOptions, clock: Clock, prepared: PreparedModel | None = None
+) -> Verification:
+    """Weights first, because other weights make every number differ; then each sample; then, once, the proof.
+
+    prepared  the model with its inputs, if it was loaded already
+    """
     need_torch("running a model")
     from modelexport.capture.arguments import to_stored_array
     from modelexport.capture.eager import TensorSpill
     from modelexport.capture.hierarchy import state_tensors
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 
-    runs = ModelRuns(file, options, clock)
+    runs = ModelRuns(file, options, clock, prepared)
     with clock.step("parameters"):
         held = {name: to_stored_array(tensor) for name, tensor in state_tensors(runs.first.model).items()}
         parameters = compare_parameters(runs.first.hierarchy, file.provenance, held, initializer_arrays(file))
@@ -98,12 +103,14 @@ class ModelRuns:
     first     the run on these; weights are compared by it before the others are made
     """
 
-    def __init__(self, file: TaggedFile, options: VerifyOptions, clock: Clock) -> None:
+    def __init__(
+        self, file: TaggedFile, options: VerifyOptions, clock: Clock, prepared: PreparedModel | None = None
+    ) -> None:
         self._file, self._options, self._clock = file, options, clock
         self._source = fit_dtype(file, options.source)
-        first, *self._more = self._source.samples
-        self.prepared = prepare_for_file(file, replace(self._source, inputs=first), clock)
-        self._overlap_notes = _overlap_notes(file, self.prepared)
+        first, *self._more = self._source.samples if prepared is None else (None,)
+        self.prepared = prepared or prepare_for_file(file, replace(self._source, inputs=first), clock)
+        self._overlap_notes = overlap_notes(file, self.prepared.module, self.prepared.source)
         with clock.step("trace"):
             self.first = self._traced(self.prepared)
 
@@ -169,14 +176,15 @@ def note_random_nodes(opened: TaggedFile) -> Iterator[str]:
         yield f"{opened.path} draws random numbers each time that it runs: {some_of(list(map(str, drawing)))}"
 
 
-def _overlap_notes(opened: TaggedFile, prepared: PreparedModel) -> tuple[str, ...]:
+def overlap_notes(opened: TaggedFile, model: torch.nn.Module, source: str) -> tuple[str, ...]:
+    """What to know about a model that is not quite that of the file; ModelMismatch for another one."""
     from modelexport.capture.hierarchy import read_modules
 
     recorded = opened.provenance.hierarchy
-    overlap = module_overlap(recorded, Hierarchy.of(read_modules(prepared.module)))
+    overlap = module_overlap(recorded, Hierarchy.of(read_modules(model)))
     if not overlap.related:
         raise ModelMismatch(
-            f"{opened.path} was not made from {prepared.source}: {overlap}",
+            f"{opened.path} was not made from {source}: {overlap}",
             f"Give the model that it was exported from, a {recorded.modules[ROOT].class_name}.",
         )
     return overlap.notes

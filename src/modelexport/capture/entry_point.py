@@ -70,7 +70,7 @@ def entered(model: torch.nn.Module, entry: EntryPoint) -> Iterator[None]:
     def forward(**tensors: torch.Tensor) -> Mapping[str, torch.Tensor]:
         return entry.forward(**tensors)
 
-    with _replace_forward(model, forward):
+    with replace_forward(model, forward):
         yield
 
 
@@ -100,12 +100,12 @@ def call_by_position(
         finally:
             model.forward = forward
 
-    with _replace_forward(model, forward):
+    with replace_forward(model, forward):
         yield
 
 
 @contextmanager
-def _replace_forward(model: torch.nn.Module, forward: Callable[..., object]) -> Iterator[None]:
+def replace_forward(model: torch.nn.Module, forward: Callable[..., object]) -> Iterator[None]:
     """On the instance, not in a wrapping module: paths of modules and names of parameters stay as they are."""
     own = vars(model).get("forward")
     model.forward = forward

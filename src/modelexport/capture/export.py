@@ -101,7 +101,7 @@ def trace_model(model: torch.nn.Module, inputs: object) -> TracedRun:
         opaque = any(not isinstance(leaf, _PLAIN) for leaf in pytree.tree_leaves(observed.outputs))
         if opaque and _accepts(model, "use_cache"):
             arguments = replace(arguments, kwargs={**arguments.kwargs, "use_cache": False})
-            notes = ("exported without the key/value cache (use_cache=False): exporters cannot return it",)
+            notes = ("exported without the key/value cache (use_cache=False): give a folder as output to have it",)
             observed = trace_run(model, arguments)
     tensors = output_tensors(observed.outputs)
     names: tuple[str, ...] = ()

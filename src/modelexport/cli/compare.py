@@ -10,6 +10,7 @@ import click
 from modelexport.cli import options as cli
 from modelexport.cli import package as packages
 from modelexport.errors import UserError
+from modelexport.show.text.verification_rows import Shown
 
 
 @click.command()
@@ -92,6 +93,10 @@ def diff(left: Path, right: Path, no_weights: bool, report: cli.Report, **option
 @click.option("--as-deployed", is_flag=True, help="Judge the graph that ONNX Runtime really runs, optimized.")
 @click.option("--no-proof", is_flag=True, help="Compare numbers only; do not prove attributions.")
 @click.option(
+    "--new-tokens", type=click.IntRange(min=1), metavar="N", help="Of a package: generate so many.  [default: 16]"
+)
+@click.option("--no-grid", is_flag=True, help="Of a package: no steps of other sizes.")
+@click.option(
     "--sort",
     type=click.Choice(["order", "lost"]),
     help="Modules in order of execution, or by lost SQNR.  [default: order; with --against, lost]",
@@ -105,6 +110,8 @@ def verify(  # noqa: PLR0913 - one for each option that is about what is shown
     inputs: tuple[Path, ...],
     against: Path | None,
     no_proof: bool,
+    new_tokens: int | None,
+    no_grid: bool,
     sort: str | None,
     top: int | None,
     everything: bool,
@@ -116,9 +123,13 @@ def verify(  # noqa: PLR0913 - one for each option that is about what is shown
     \b
     modelexport verify bert.onnx -m ./bert
     modelexport verify int8.onnx --against fp32.onnx
+    modelexport verify qwen3/ -m ./qwen3 --new-tokens 16
 
     Both run on the same inputs, and what every module call is given and returns is compared. The first module whose
     inputs agree and whose outputs do not is named. Exits with 1 if numbers differ or an attribution is contradicted.
+
+    Of a package, each file is checked, and then the files as a chain that generates: every step, every tensor of the
+    cache, and the tokens.
     """
     # Before the imports below: a wrong call is answered at once, and not after torch has been imported.
     if options["model"] is None and against is None:
@@ -128,17 +139,22 @@ def verify(  # noqa: PLR0913 - one for each option that is about what is shown
         )
     if everything and top is not None:
         raise UserError("--all and --top contradict each other", "Leave one of them out.")
-    from modelexport.api.verify import verify as verify_file
-    from modelexport.show.text.verification import verification_tables
-    from modelexport.show.text.verification_rows import Shown
-
-    cli.spare_inputs(report.output, file, *([against] if against else []), *inputs)
-    with cli.quiet_run(report.verbosity) as progress:
-        result = verify_file(
-            file, against=against, inputs=inputs or None, proof=not no_proof, progress=progress, **options
-        )
     # Two files differ everywhere by a little: who loses most is the question then.
     by_loss = sort == "lost" or (sort is None and against is not None)
     shown = Shown(by_loss, top, everything, report.verbose)
+    options |= {"against": against, "inputs": inputs or None, "proof": not no_proof}
+    if (package := packages.find_package(file)) is not None:
+        return packages.show_verification(package, shown, report, new_tokens=new_tokens, grid=not no_grid, **options)
+    if new_tokens is not None or no_grid:
+        raise UserError(
+            f"{file} is one file, and --new-tokens and --no-grid are about packages",
+            "Give a folder, or leave them out.",
+        )
+    from modelexport.api.verify import verify as verify_file
+    from modelexport.show.text.verification import verification_tables
+
+    cli.spare_inputs(report.output, file, *([against] if against else []), *inputs)
+    with cli.quiet_run(report.verbosity) as progress:
+        result = verify_file(file, progress=progress, **options)
     report.show_unless_quiet(result, lambda: verification_tables(result, shown))
     return 0 if result.ok else 1

@@ -16,6 +16,7 @@ from modelexport.errors import UserError
 if TYPE_CHECKING:
     from modelexport.api.package import Package
     from modelexport.api.package_writing import WrittenFolder
+    from modelexport.show.text.verification_rows import Shown
 
     Pair = tuple[Package, Package]
 
@@ -33,6 +34,12 @@ def find_pair(left: Path, right: Path) -> Pair | None:
 
     packages = find_package(left), find_package(right)
     return ensure_packages(packages[0] or left, packages[1] or right) if any(packages) else None
+
+
+def ensure_package(path: Path) -> Package:
+    from modelexport.api.package import open_package
+
+    return open_package(path)
 
 
 def show_analysis(package: Package, filter_tag: str | None, report: cli.Report) -> int:
@@ -96,6 +103,47 @@ def show_comparison(pair: Pair, report: cli.Report) -> int:
     report.show_unless_quiet(comparison, lambda: package_comparison_tables(comparison, verbose=report.verbose))
     report.print_notes(dict.fromkeys(note for files in comparison.components.values() for note in files.notes))
     return 0 if comparison.identical else 1
+
+
+def show_verification(
+    package: Package, shown: Shown, report: cli.Report, *, new_tokens: int | None, **options: Any
+) -> int:
+    from modelexport.api.verify_package import verify_package
+    from modelexport.show.text.package_verification import package_verification_tables
+
+    against = options.pop("against")
+    other = None if against is None else ensure_package(against)
+    inputs = options.pop("inputs")
+    if inputs is not None and len(inputs) > 1:
+        raise UserError("a package generates from one prompt, and several files were given", "Give one --inputs FILE.")
+    cli.spare_inputs(report.output, *package.files, *(other.files if other else ()), *(inputs or ()))
+    with cli.quiet_run(report.verbosity) as progress:
+        result = verify_package(
+            package,
+            against=other,
+            inputs=inputs and inputs[0],
+            new_tokens=new_tokens or 16,
+            progress=progress,
+            **options,
+        )
+    report.show_unless_quiet(result, lambda: package_verification_tables(result, shown))
+    return 0 if result.ok else 1
+
+
+def show_profile(package: Package, report: cli.Report, tree: dict[str, Any], **options: Any) -> int:
+    from modelexport.api.profile_package import profile_package
+    from modelexport.show.text.package_profile import package_profile_tables
+
+    for name in ("before", "inputs", "input"):
+        if options.pop(name):
+            raise UserError(
+                f"a package makes its inputs itself, and --{name} was given", "Profile one of its files with it."
+            )
+    cli.spare_inputs(report.output, *package.files)
+    with cli.quiet_run(report.verbosity) as progress:
+        result = profile_package(package, progress=progress, **options)
+    report.show_unless_quiet(result, lambda: package_profile_tables(result, verbose=report.verbose, **tree))
+    return 0 if result.ok else 1
 
 
 def show_diff(pair: Pair, report: cli.Report, **options: Any) -> int:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Python reads no numbers that are much longer, and no axis is that long.
 _DIGITS = 100
+_COUNT = click.IntRange(min=1)
 
 
 @click.command()
@@ -188,13 +189,19 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
 @cli.file_option("--inputs", help="An .npz file with the inputs themselves.")
 @cli.made_input_options()
 @cli.file_option("--trace", help="Write a trace for Perfetto or speedscope.")
+@click.option("--prompt", type=_COUNT, metavar="N", help="Of a package: tokens of the prefill.  [default: 512]")
+@click.option("--new-tokens", type=_COUNT, metavar="N", help="Of a package: decode steps.  [default: 64]")
+@click.option("--past", metavar="N,N,…", default="", help="Of a package: decode steps with so many tokens in the past.")
 @cli.tree_options
 @cli.report_options("text", "json", "csv")
-def profile(
+def profile(  # noqa: PLR0913 - one for each option that only files, or only packages, have
     *,
     file: Path,
     providers: str,
     trace: Path | None,
+    prompt: int | None,
+    new_tokens: int | None,
+    past: str,
     depth: int | None,
     everything: bool,
     report: cli.Report,
@@ -205,15 +212,30 @@ def profile(
     \b
     modelexport profile bert.onnx --runs 50
     modelexport profile bert.int8.onnx --trace trace.json
+    modelexport profile qwen3/ --prompt 512 --new-tokens 64 --past 128,1024,4096
 
     The graph that ONNX Runtime really ran is traced back to the modules. What one kernel does for several modules is
-    charged to the module around them, and shown as shared.
+    charged to the module around them, and shown as shared. Of a package that generates, prefill and decode steps are
+    run apart, on caches that its own files fill.
 
     \b
     exit codes  0  done
                 1  what modules are charged with is not what ONNX Runtime's trace adds up to
                 2  the file, its record, the inputs or a provider cannot be used
     """
+    names = [name.strip() for name in providers.split(",") if name.strip()]
+    generation = {"prompt": prompt, "new_tokens": new_tokens, "past": _parse_lengths(past)}
+    given = {name: value for name, value in generation.items() if value}
+    if (package := packages.find_package(file)) is not None:
+        if trace is not None:
+            raise UserError("a package has a trace for every run of its files", "Profile one of its files: --trace.")
+        tree = {"depth": depth, "everything": everything}
+        return packages.show_profile(package, report, tree, providers=names, **given, **options)
+    if given:
+        raise UserError(
+            f"{file} is one file, and --prompt, --new-tokens and --past are about packages",
+            "Give a folder, or leave them out: --input gives shapes of a file's inputs.",
+        )
     from modelexport.api.profile import profile as profile_file
     from modelexport.show.data.trace import profile_trace
     from modelexport.show.text.console import emit, ensure_targets
@@ -224,7 +246,6 @@ def profile(
     for target in targets:
         cli.spare_inputs(target, *asked)
     ensure_targets(targets)  # before anything runs, and before one file is written without the other
-    names = [name.strip() for name in providers.split(",") if name.strip()]
     with cli.quiet_run(report.verbosity) as progress:
         result = profile_file(file, providers=names, progress=progress, **options)
     # First the trace: the table may say by its exit code that something is wrong, and the trace shows what.
@@ -234,3 +255,11 @@ def profile(
         result, lambda: profile_tables(result, depth=depth, everything=everything, verbose=report.verbose)
     )
     return 0 if result.check.holds else 1
+
+
+def _parse_lengths(text: str) -> tuple[int, ...]:
+    """`128,1024`: lengths of the past."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise UserError(f"--past {text!r} is no list of lengths", "Give numbers of tokens: --past 128,1024.")
+    return tuple(map(int, parts))

@@ -180,6 +180,10 @@ def is_side_file(name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in SIDE_FILES)
 
 
+def show_shape(shape: Shape) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
 def write_json(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 

@@ -4,7 +4,7 @@
 
 What its version 0.18 does with a decoder, as observed on exported files:
 
-type        All names of decoders in `_TYPES` run the same code; `decoder` is the one for a model that it has no name
+type        All names of decoders in `TYPES` run the same code; `decoder` is the one for a model that it has no name
             for. So the type is the model's own where it is known, and `decoder` otherwise.
 cache       Keys and values of [batch, heads, tokens, size], of which heads and size may differ between layers but not
             between key and value. The caller allocates `present.*`, so the graph must return exactly the length that
@@ -33,13 +33,14 @@ from modelexport.targets.contract import (
     ModelFacts,
     Shape,
     save_configuration,
+    show_shape,
     write_json,
 )
 
 FILE = "genai_config.json"
 ANY_DECODER = "decoder"
 # Names of decoders without states other than keys and values, which genai 0.18 treats alike.
-_TYPES = """
+TYPES = """
     chatglm decoder ernie4_5 gemma gemma2 gemma3_text gemma3_vl_text gemma4_text gptoss granite granitemoehybrid
     hunyuandensev1 internlm2 llama mistral mistral3_text nemotron olmo phi phi3 phi3small phimoe qwen2 qwen2_5_vl_text
     qwen3 qwen3_5_moe_text qwen3_5_text qwen3_vl_text smollm3
@@ -70,7 +71,7 @@ _SEARCH = (
 def find_type(configuration: ModelConfiguration) -> str:
     """genai's name for the architecture of a decoder: `llama` is `llama`, `opt` is `decoder`."""
     names = (configuration.decoder.get("model_type"), configuration.model_type)
-    return next((str(name) for name in names if name in _TYPES.split()), ANY_DECODER)
+    return next((str(name) for name in names if name in TYPES.split()), ANY_DECODER)
 
 
 def _find_obstacle(facts: ModelFacts) -> str:
@@ -89,7 +90,7 @@ def _find_foreign_input(decoder: ComponentGraph) -> str:
     for name in _FED:
         shape = decoder.inputs.get(name, ("", ""))
         if len(shape) != 2 or isinstance(shape[1], int):
-            return f"it feeds {name} of [batch, sequence], and the graph takes {_show_shape(shape)}"
+            return f"it feeds {name} of [batch, sequence], and the graph takes {show_shape(shape)}"
     return ""
 
 
@@ -103,8 +104,8 @@ def _find_foreign_cache(decoder: ComponentGraph) -> str:
         key_shape, value_shape = decoder.inputs[name], decoder.inputs.get(value, ())
         if _CACHED.fullmatch(name) and (len(key_shape) != _KEY_AXES or key_shape[1::2] != value_shape[1::2]):
             return (
-                f"keys and values of a layer must have the same shape, and {name} is {_show_shape(key_shape)}, "
-                f"{value} {_show_shape(value_shape)}"
+                f"keys and values of a layer must have the same shape, and {name} is {show_shape(key_shape)}, "
+                f"{value} {show_shape(value_shape)}"
             )
     return ""
 
@@ -114,10 +115,6 @@ def _find_foreign_window(facts: ModelFacts, decoder: ComponentGraph) -> str:
     if _find_windows(decoder) and (window is None or window < _SHORTEST_WINDOW):
         return f"it needs a sliding window of at least {_SHORTEST_WINDOW} tokens, and this one is {window or 'unknown'}"
     return ""
-
-
-def _show_shape(shape: Shape) -> str:
-    return f"[{', '.join(map(str, shape))}]"
 
 
 def _find_layers(decoder: ComponentGraph) -> dict[int, Shape]:

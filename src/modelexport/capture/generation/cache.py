@@ -163,8 +163,12 @@ def _is_same(tensor: torch.Tensor, constant: torch.Tensor | None) -> bool:
 
 
 def _name_paths(paths: Mapping[Path, torch.Tensor]) -> dict[str, Path]:
-    """Short names: the list of layers is understood, and a number where there is only one of a kind is left out."""
+    """Short names: the list of layers is understood, and a number where there is only one of a kind is left out.
+
+    Layer by layer, the decoder's before the encoder's: some consumers go by the order of inputs and outputs.
+    """
     names: dict[str, Path] = {}
+    layers: dict[str, int] = {}
     for path in paths:
         only_index = [
             position
@@ -178,8 +182,9 @@ def _name_paths(paths: Mapping[Path, torch.Tensor]) -> dict[str, Path]:
         # The layer comes first, whichever of an encoder-decoder's caches it is in.
         layer = next((key for key in keys if isinstance(key, int)), None)
         rest = [str(_PARTS.get(str(key), key)) for key in keys if key is not layer]
-        names[".".join(([] if layer is None else [str(layer)]) + rest)] = path
-    return names
+        name = ".".join(([] if layer is None else [str(layer)]) + rest)
+        names[name], layers[name] = path, -1 if layer is None else layer
+    return {name: names[name] for name in sorted(names, key=layers.__getitem__)}
 
 
 def _has_siblings(paths: Mapping[Path, object], path: Path, position: int) -> bool:

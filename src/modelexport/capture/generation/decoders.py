@@ -109,13 +109,15 @@ def _is_stepwise(
     pairs = {pair.past: pair.present for layout in step.layouts for pair in layout.pairs}
     states = {past: empty_state(sample[past], axes[past]) for past in pairs}
     for position in range(length):
-        now = {name: _at_position(prompt[name], position, length, name == MASK) for name in sample if name not in pairs}
+        now = {
+            name: take_position(prompt[name], position, length, name == MASK) for name in sample if name not in pairs
+        }
         results = step(**now, **states)
         states = {past: results.get(present, states[past]) for past, present in pairs.items()}
     return agree(results, prefill, calls[1].arguments, step.layouts)
 
 
-def _at_position(tensor: torch.Tensor, position: int, length: int, is_mask: bool) -> torch.Tensor:
+def take_position(tensor: torch.Tensor, position: int, length: int, is_mask: bool) -> torch.Tensor:
     axis = next((axis for axis in reversed(range(tensor.dim())) if tensor.shape[axis] == length), None)
     if axis is None:
         return tensor

@@ -6,8 +6,8 @@ prepare_components(ModelSource("./bert"), step)       one entry point, `model`: 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -36,6 +36,7 @@ class Components:
     folder         where files of its tokenizer lie; None for a live model
     kind           of components, where their names do not tell it
     beside         files of the folder that belong to the package as they are
+    inputs         of `generate`; empty for a model that does not generate
     """
 
     module: torch.nn.Module
@@ -46,6 +47,7 @@ class Components:
     notes: tuple[str, ...] = ()
     kind: str = ""
     beside: tuple[Path, ...] = ()
+    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 Refuse = Callable[[ModelConfiguration, bool], None]
@@ -66,7 +68,7 @@ def prepare_components(
             loaded = load_model(str(model), source)
     configuration, generates = read_configuration(loaded.module), can_generate(loaded.module)
     refuse(configuration, generates)
-    notes = loaded.notes
+    notes, prompt = loaded.notes, {}
     if loaded.parts or loaded.entries:
         entries = loaded.entries or find_part_entries(loaded)
     else:
@@ -74,14 +76,14 @@ def prepare_components(
             prepared = bind_inputs(loaded, source)
         notes = prepared.notes
         if generates:
+            given = bool(source.text or source.input or source.input_specs) or source.inputs is not None
             with step("steps"), isolate_model(loaded.module):
-                given = bool(source.text or source.input or source.input_specs) or source.inputs is not None
-                sample = make_generate_inputs(loaded.module, prepared.inputs.tensors, given=given)
-                entries = find_entry_points(loaded.module, sample, merged)
+                prompt = make_generate_inputs(loaded.module, prepared.inputs.tensors, given=given)
+                entries = find_entry_points(loaded.module, prompt, merged)
         else:
             entries = (EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes),)
     return Components(
-        loaded.module, entries, loaded.source, configuration, loaded.folder, notes, loaded.kind, loaded.beside
+        loaded.module, entries, loaded.source, configuration, loaded.folder, notes, loaded.kind, loaded.beside, prompt
     )
 
 

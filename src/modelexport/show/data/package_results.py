@@ -20,6 +20,13 @@ from modelexport.inspect.package.pairs import PackagePair
 from modelexport.inspect.package.validate import PackageValidation
 from modelexport.record.package import AbsentModule, Link
 from modelexport.record.results.cost import Cost
+from modelexport.record.results.package_profile import ChainTime, PackageProfile, PhaseProfile
+from modelexport.record.results.package_verification import (
+    PackageVerification,
+    StepCheck,
+    StepDivergence,
+    TokenCheck,
+)
 from modelexport.show.data.fields import Fields, ResultField, Tables, computed, constant, fields
 
 _SCHEMA = constant("schema", 1)
@@ -50,17 +57,37 @@ def package_tables(queried_node: Fields) -> Tables:
         ),
         PackageValidation: fields(_SCHEMA, "package=folder ok checks findings components"),
         PackageCost: fields(_SCHEMA, "package=folder axes at components cache cache_by_module cache_bytes notes"),
+        PackageVerification: fields(
+            _SCHEMA, "package=folder reference ok components steps grid tokens divergence missing notes seconds:3"
+        ),
+        StepCheck: fields("step component batch past query padding? ok calls given outputs divergence"),
+        StepDivergence: fields("component module class=class_name value reason difference"),
+        PackageProfile: fields(
+            _SCHEMA, "package=folder batch prompt new_tokens ok prefill decode phases notes seconds:3"
+        ),
+        ChainTime: fields("tokens seconds:6 tokens_per_second:3"),
+        PhaseProfile: fields("phase component past query attention:6 profile"),
+        TokenCheck: fields("ok first_differing expected chosen"),
         PackagePair: fields(_SCHEMA, "identical left right components only_left only_right joints"),
     }
+
+
+_PHASE_COLUMNS = fields("phase component past query attention:6 time_us=profile.time:3 wall_us=profile.wall:3")
+_CHECK_COLUMNS = fields(
+    "step component batch past query padding ok calls",
+    "max_abs=worst.max_abs sqnr=worst.sqnr",
+    "module=divergence.module value=divergence.value reason=divergence.reason",
+)
 
 
 def package_columns(columns: Mapping[type, Mapping[str, Fields]]) -> Mapping[type, Mapping[str, Fields]]:
     """The rows of packages, from those of the results of files."""
 
-    return {
+    by_component = {
         package: {rows: rows_by_component(row) for rows, row in columns[file].items()}
         for package, file in ((PackageAnalysis, Analysis), (PackageCost, Cost))
     }
+    return {**by_component, PackageVerification: {"checks": _CHECK_COLUMNS}, PackageProfile: {"phases": _PHASE_COLUMNS}}
 
 
 def rows_by_component(row: Fields) -> Fields:

@@ -1,0 +1,192 @@
+"""Seeded faults in packages that generate: planted one by one, and whether `verify` names step, component and module.
+
+    plant(fault, package_folder, copy)         a copy of a package with one fault in its description or its graph
+    find_faults(folder, model, FAULTS)         for each: what `verify` says of it, beside what is expected
+
+Four kinds, as consumers meet them: a cache pair that is swapped, a cache tensor that is stale, a wrong position id,
+and a sliding window that forgets to slide.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+from onnx import helper
+
+from modelexport.api.environment import Clock
+from modelexport.api.options import VerifyOptions
+from modelexport.api.package import open_package
+from modelexport.api.verify_chain import ChainOptions, verify_chain
+from modelexport.api.verify_package import pair_components
+from modelexport.capture.generation.prepare import Components, prepare_components
+from modelexport.graph.file.package import write_package
+from modelexport.graph.file.reading import open_model
+from modelexport.graph.file.writing import save_model
+from modelexport.record.model_source import ModelSource
+from modelexport.record.package import CachePair, PackageInfo
+from modelexport.record.results.package_verification import StepCheck
+
+Spoil = Callable[[PackageInfo, onnx.ModelProto], PackageInfo]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """
+    component  whose file is spoiled
+    step       where it shows first
+    module     that is to be named
+    """
+
+    name: str
+    spoil: Spoil
+    step: int
+    module: str
+    component: str = "decoder"
+
+
+@dataclass(frozen=True)
+class FoundFault:
+    fault: Fault
+    check: StepCheck | None
+
+    @property
+    def is_named(self) -> bool:
+        wrong = None if self.check is None else self.check.divergence
+        if self.check is None or wrong is None:
+            return False
+        expected = self.fault.step, self.fault.component, self.fault.module
+        return (self.check.step, wrong.component, wrong.module) == expected
+
+
+def swap_pairs(left: str, right: str) -> Spoil:
+    """`present` of two states exchanged in the description: `0.key` with `1.key`."""
+
+    def spoil(info: PackageInfo, _: onnx.ModelProto) -> PackageInfo:
+        names = {f"present.{left}": f"present.{right}", f"present.{right}": f"present.{left}"}
+        components = [
+            replace(
+                item, cache=tuple(CachePair(pair.past, names.get(pair.present, pair.present)) for pair in item.cache)
+            )
+            for item in info.components
+        ]
+        return replace(info, components=tuple(components))
+
+    return spoil
+
+
+def swap_outputs(left: str, right: str) -> Spoil:
+    """`present` of two states exchanged in the graph."""
+
+    def spoil(info: PackageInfo, model: onnx.ModelProto) -> PackageInfo:
+        names = {f"present.{left}": f"present.{right}", f"present.{right}": f"present.{left}"}
+        for node in model.graph.node:
+            for values in (node.input, node.output):
+                values[:] = [names.get(value, value) for value in values]
+        return info
+
+    return spoil
+
+
+def make_stale(state: str) -> Spoil:
+    """`present` is what `past` was: nothing new is remembered."""
+
+    def spoil(info: PackageInfo, model: onnx.ModelProto) -> PackageInfo:
+        _rename_output(model, f"present.{state}")
+        model.graph.node.append(helper.make_node("Identity", [f"past_key_values.{state}"], [f"present.{state}"]))
+        return info
+
+    return spoil
+
+
+def shift_positions(amount: int) -> Spoil:
+    """A constant is added to the positions."""
+    return _change_positions("Add", amount)
+
+
+def wrap_positions(length: int) -> Spoil:
+    """Positions start again behind so many tokens."""
+    return _change_positions("Mod", length)
+
+
+def _change_positions(operator: str, number: int) -> Spoil:
+    def spoil(info: PackageInfo, model: onnx.ModelProto) -> PackageInfo:
+        for node in model.graph.node:
+            node.input[:] = ["positions_spoiled" if value == "position_ids" else value for value in node.input]
+        constant = helper.make_tensor("spoiling_number", onnx.TensorProto.INT64, [], [number])
+        model.graph.initializer.append(constant)
+        change = helper.make_node(operator, ["position_ids", "spoiling_number"], ["positions_spoiled"])
+        model.graph.node.insert(0, change)
+        return info
+
+    return spoil
+
+
+def forget_sliding(state: str) -> Spoil:
+    """A window that keeps all tokens: `present` is what was cut."""
+
+    def spoil(info: PackageInfo, model: onnx.ModelProto) -> PackageInfo:
+        cut = next(node for node in model.graph.node if f"present.{state}" in node.output)
+        assert cut.op_type == "Slice", cut.op_type
+        whole = cut.input[0]
+        cut.CopyFrom(helper.make_node("Identity", [whole], [f"present.{state}"], name=cut.name))
+        return info
+
+    return spoil
+
+
+def _rename_output(model: onnx.ModelProto, name: str) -> None:
+    for node in model.graph.node:
+        for values in (node.input, node.output):
+            values[:] = [f"{name}_unused" if value == name else value for value in values]
+
+
+# Of a decoder with two layers; the prompt has 8 tokens. A window of 8 keeps 7 of them.
+PLAIN_FAULTS = (
+    Fault("keys of two layers swapped in the description", swap_pairs("0.key", "1.key"), 1, "model.layers.0.self_attn"),
+    Fault("key and value swapped in the description", swap_pairs("1.key", "1.value"), 1, "model.layers.1.self_attn"),
+    Fault(
+        "values of two layers swapped in the graph", swap_outputs("0.value", "1.value"), 0, "model.layers.0.self_attn"
+    ),
+    Fault("key that is never renewed", make_stale("0.key"), 0, "model.layers.0.self_attn"),
+    Fault("value that is never renewed", make_stale("1.value"), 0, "model.layers.1.self_attn"),
+    Fault("positions shifted by one", shift_positions(1), 0, "model.rotary_emb"),
+    Fault("positions that start again behind 8 tokens", wrap_positions(8), 1, "model.rotary_emb"),
+)
+WINDOW_FAULTS = (
+    Fault("key window that does not slide", forget_sliding("0.key"), 0, "model.layers.0.self_attn"),
+    Fault("value window that does not slide", forget_sliding("1.value"), 0, "model.layers.1.self_attn"),
+    Fault("key and value swapped in the graph", swap_outputs("0.key", "0.value"), 0, "model.layers.0.self_attn"),
+    Fault("values of two layers swapped", swap_pairs("0.value", "1.value"), 1, "model.layers.0.self_attn"),
+    Fault("window that is never renewed", make_stale("1.key"), 0, "model.layers.1.self_attn"),
+)
+
+
+def plant(fault: Fault, folder: Path, copy: Path) -> Path:
+    """A copy of a package with one fault; its digests are right, so that nothing but running it finds the fault."""
+    shutil.copytree(folder, copy)
+    package = open_package(copy)
+    path = package[fault.component].path
+    model = open_model(path)
+    info = fault.spoil(package.info, model.proto)
+    save_model(model, path)
+    write_package(copy, info)
+    return copy
+
+
+def find_faults(folder: Path, model: str | Path, faults: Iterable[Fault], scratch: Path) -> Iterator[FoundFault]:
+    """Plant each fault and verify the chain; the model is loaded and captured once."""
+    components = prepare_components(ModelSource(model), Clock(None).step)
+    for number, fault in enumerate(faults):
+        yield FoundFault(fault, _verify(plant(fault, folder, scratch / str(number)), components))
+
+
+def _verify(folder: Path, components: Components) -> StepCheck | None:
+    package = open_package(folder)
+    compared = pair_components(package, components)
+    options = VerifyOptions(ModelSource(components.module))
+    checks = verify_chain(package, components, compared, options, ChainOptions(4, grid=False), Clock(None))
+    return next((check for check in checks.steps if not check.ok), None)

@@ -1,0 +1,176 @@
+"""Verification of a package: hold its files against the model that they came from, or against another package.
+
+    verify_package("qwen3/", model)                       each file alone, and all of them as a chain that generates
+    verify_package("qwen3-int4/", against="qwen3/")       file by file, without torch
+
+Each file is verified as `verify` does a file (`verify_model.py`), on the entry point of the model that it was made
+from; the chain is in `verify_chain.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelexport.api.attach import fit_dtype
+from modelexport.api.environment import Clock, Progress, need_torch
+from modelexport.api.opening import ensure_record
+from modelexport.api.options import VerifyOptions, parse_tolerance
+from modelexport.api.package import Package, ensure_packages, open_package
+from modelexport.api.step_comparison import ComparedFile
+from modelexport.api.verify import verify_against_file
+from modelexport.api.verify_chain import ChainOptions, verify_chain
+from modelexport.api.verify_model import overlap_notes, verify_against_model
+from modelexport.errors import ModelMismatch, UserError
+from modelexport.inspect.package.pairs import find_joint_differences
+from modelexport.record.model_source import ModelSource
+from modelexport.record.results.package_verification import PackageVerification
+from modelexport.record.results.verification import Verification
+
+if TYPE_CHECKING:
+    import torch
+
+    from modelexport.capture.generation.prepare import Components
+    from modelexport.record.configuration import ModelConfiguration
+
+_MERGED = "decoder_merged"  # one decoder for all steps of an encoder-decoder
+
+
+def verify_package(  # noqa: PLR0913 - the keywords are the command line's options
+    package: str | Path | Package,
+    model: torch.nn.Module | str | Path | None = None,
+    *,
+    against: str | Path | Package | None = None,
+    new_tokens: int = 16,
+    grid: bool = True,
+    inputs: object = None,
+    samples: int = 1,
+    atol: float | None = None,
+    rtol: float | None = None,
+    min_sqnr: float | None = None,
+    as_deployed: bool = False,
+    proof: bool = True,
+    task: str | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    text: str | None = None,
+    image: str | Path | None = None,
+    input: Sequence[str] = (),
+    input_specs: str | Path | None = None,
+    progress: Progress | None = None,
+) -> PackageVerification:
+    """Compare the numbers of every file of a package, alone and while the files generate together.
+
+    model       what the package was exported from; it generates, and the files after it, step by step
+    against     another package of the same model, in the place of the model; files are compared one by one
+    new_tokens  steps of the chain: the prefill, and one for each token after the first
+    grid        also compare single steps of other sizes: batch, past, query, padding
+    Other keywords are those of `verify`.
+    """
+    opened = package if isinstance(package, Package) else open_package(package)
+    if (model is None) == (against is None):
+        raise UserError(
+            f"{opened.folder} is verified against one thing: its model, or another package",
+            "Give the model that it was exported from (-m), or another package of that model (--against).",
+        )
+    tolerance = parse_tolerance(atol, rtol, min_sqnr)
+    source = ModelSource(
+        model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
+    )
+    options = VerifyOptions(source, samples, tolerance, as_deployed, proof)
+    clock = Clock(progress)
+    if against is not None:
+        other = against if isinstance(against, Package) else open_package(against)
+        return _verify_against_package(*ensure_packages(opened, other), options, clock)
+    return _verify_against_model(opened, options, ChainOptions(new_tokens, grid), clock)
+
+
+def _verify_against_package(
+    package: Package, believed: Package, options: VerifyOptions, clock: Clock
+) -> PackageVerification:
+    """File by file; both run on what the believed package itself makes of made-up tokens."""
+    both = [name for name in package if name in believed]
+    if not both:
+        raise ModelMismatch(
+            f"{package.folder} and {believed.folder} have no component in common",
+            f"The first has {', '.join(package)}, the second {', '.join(believed)}.",
+        )
+    with clock.step("inputs"):
+        feeds = _made_feeds(believed, options.source.seed)
+    components = {}
+    for name in both:
+        source = replace(options.source, inputs=feeds.get(name))
+        chosen = replace(options, source=source)
+        components[name] = verify_against_file(package[name].file, believed[name].file, chosen, clock)
+    missing = tuple(name for name in (*package, *believed) if name not in both)
+    notes = tuple(find_joint_differences(believed.info, package.info))
+    return PackageVerification(
+        str(package.folder), str(believed.folder), components, missing=missing, notes=notes, seconds=clock.seconds
+    )
+
+
+def _verify_against_model(
+    package: Package, options: VerifyOptions, chain: ChainOptions, clock: Clock
+) -> PackageVerification:
+    need_torch("running a model")
+    from modelexport.capture.generation.prepare import prepare_components
+
+    for component in package.components.values():
+        ensure_record(component.file)
+    first = next(iter(package.components.values()))
+
+    def refuse(_: ModelConfiguration, generates: bool) -> None:
+        if not generates and any(component.info.cache for component in package.components.values()):
+            raise ModelMismatch(
+                f"{package.folder} has a cache, and the model does not generate",
+                "Give the model that the package was exported from.",
+            )
+
+    source = fit_dtype(first.file, options.source)
+    components = prepare_components(source, clock.step, refuse, merged=_MERGED in package)
+    compared = pair_components(package, components)
+    alone = {name: _verify_entry(components, item, options, clock) for name, item in compared.items() if chain.alone}
+    verification = PackageVerification(str(package.folder), components.source, alone, notes=components.notes)
+    if any(component.info.cache for component in package.components.values()):
+        checks = verify_chain(package, components, compared, options, chain, clock)
+        verification = replace(verification, steps=checks.steps, grid=checks.grid, tokens=checks.tokens)
+    return replace(verification, seconds=clock.seconds)
+
+
+def pair_components(package: Package, components: Components) -> dict[str, ComparedFile]:
+    """Each file with the entry point that it was made from; ModelMismatch for a model that has no such entry point."""
+    for component in package.components.values():
+        overlap_notes(component.file, components.module, components.source)
+    entries = {entry.name: entry for entry in components.entries}
+    missing = [name for name in package if name not in entries]
+    if missing:
+        raise ModelMismatch(
+            f"{package.folder} has {', '.join(missing)}, and {components.source} takes {', '.join(entries)}",
+            "Give the model that the package was exported from.",
+        )
+    return {name: ComparedFile(name, item.file, entries[name]) for name, item in package.components.items()}
+
+
+def _verify_entry(components: Components, compared: ComparedFile, options: VerifyOptions, clock: Clock) -> Verification:
+    from modelexport.capture.arguments import CallArguments
+    from modelexport.capture.export import PreparedModel
+
+    entry = compared.entry
+    arguments = CallArguments(dict(entry.inputs))
+    prepared = PreparedModel(components.module, arguments, entry.axes, components.source, entry=entry)
+    return verify_against_model(compared.file, options, clock, prepared)
+
+
+def _made_feeds(package: Package, seed: int) -> dict[str, object]:
+    """What each file is fed while the package generates; nothing for one that does not, whose inputs are made up."""
+    from modelexport.capture.onnxruntime.generated_feeds import make_feeds
+
+    if not any(component.info.cache for component in package.components.values()):
+        return {}
+    files = {name: component.file for name, component in package.components.items()}
+    return dict(make_feeds(package.info, files, seed=seed))

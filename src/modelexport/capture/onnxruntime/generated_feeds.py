@@ -1,0 +1,100 @@
+"""Generated feeds: inputs of the files of a package that generates, made by running the files themselves.
+
+    feeds = GeneratedFeeds(info, files)
+    feeds.run_prompt(batch=1, tokens=512)     decoder: input_ids 1x512, attention_mask 1x512, past_key_values.* empty
+    feeds.run_step(batch=1)                   decoder: input_ids 1x1, attention_mask 1x513, past_key_values.* of 512
+
+Tokens are random, within the table that they index; whatever a cache holds is what the file made of them. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from modelexport.capture.onnxruntime.chain import MASK, FileChain, Given, takes_one_token
+from modelexport.capture.onnxruntime.inputs import make_feed
+from modelexport.capture.onnxruntime.session import required_inputs
+from modelexport.graph.file.tagged_file import TaggedFile
+from modelexport.graph.types import input_dims
+from modelexport.record.package import PackageInfo
+
+# Inputs of `generate` and `forward` in transformers, which consumers of packages give under these names.
+TOKENS, POSITIONS = "input_ids", "position_ids"
+
+
+class GeneratedFeeds:
+    """Runs a package on made-up tokens, and keeps what its files were fed.
+
+    query  tokens that a decoder takes in one run of a prompt: all, or 1
+    """
+
+    def __init__(self, info: PackageInfo, files: Mapping[str, TaggedFile], seed: int = 0) -> None:
+        self._info, self._files, self._seed = info, files, seed
+        self._chain = FileChain(info, files)
+        self._seen, self.query = 0, 0
+        self._links = {(link.target, link.input) for link in info.links}
+
+    def run_prompt(self, batch: int, tokens: int) -> dict[str, dict[str, np.ndarray]]:
+        """Run a prompt; what each component was fed, the last time that it ran."""
+        self._chain.restart()
+        self._seen = 0
+        feeds: dict[str, dict[str, np.ndarray]] = {}
+        first = self._files[self._chain.first].proto
+        pieces = [1] * tokens if takes_one_token(first, TOKENS) else [tokens]
+        self.query = pieces[-1]
+        for size in pieces:
+            feeds |= self.run_step(batch, size)
+        return feeds
+
+    def run_step(self, batch: int, tokens: int = 1) -> dict[str, dict[str, np.ndarray]]:
+        """Run one more step behind those before; what each component was fed."""
+        given = {name: self._make(name, batch, tokens) for name in self._info_names}
+        runs = self._chain.step(given)
+        self._seen += tokens
+        return {run.component: dict(run.feed) for run in runs}
+
+    @property
+    def components(self) -> tuple[str, str]:
+        """Those of the first step and of later ones."""
+        return self._chain.first, self._chain.later
+
+    @property
+    def _info_names(self) -> list[str]:
+        """Decoders, and in the first step what feeds them."""
+        names = [component.name for component in self._info.components]
+        return [self._chain.next_component] if self._seen else names
+
+    def _make(self, name: str, batch: int, tokens: int) -> dict[str, np.ndarray]:
+        file = self._files[name]
+        is_decoder = name in self.components
+        shapes = self._shapes(file, batch, tokens, self._seen if is_decoder else 0)
+        feed = make_feed(file.proto, file.graph, seed=self._seed + self._seen, shapes=shapes)
+        if POSITIONS in feed:
+            positions = np.arange(self._seen, self._seen + tokens)
+            feed[POSITIONS] = np.broadcast_to(positions, feed[POSITIONS].shape).astype(feed[POSITIONS].dtype)
+        component = next(item for item in self._info.components if item.name == name)
+        states = {pair.past for pair in component.cache}
+        linked = {target_input for target, target_input in self._links if target == name}
+        return {key: array for key, array in feed.items() if key not in states | linked}
+
+    def _shapes(self, file: TaggedFile, batch: int, tokens: int, past: int) -> dict[str, tuple[int, ...]]:
+        """Of tokens and of their mask; inputs that share their axes follow."""
+        wanted = required_inputs(file.proto)
+        dims = {name: input_dims(wanted[name]) for name in (TOKENS, MASK) if name in wanted}
+        shapes: dict[str, tuple[int, ...]] = {}
+        if dims.get(TOKENS) is not None:
+            shapes[TOKENS] = (batch, tokens)
+        if dims.get(MASK) is not None and dims.get(MASK) != dims.get(TOKENS):
+            shapes[MASK] = (batch, past + tokens)
+        return shapes
+
+
+def make_feeds(
+    info: PackageInfo, files: Mapping[str, TaggedFile], *, batch: int = 2, tokens: int = 8, seed: int = 0
+) -> dict[str, Given]:
+    """What each component is fed in a prefill and the step behind it, by component."""
+    feeds = GeneratedFeeds(info, files, seed)
+    fed = feeds.run_prompt(batch, tokens)
+    return dict(fed | feeds.run_step(batch))
