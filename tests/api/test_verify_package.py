@@ -78,7 +78,8 @@ def test_another_package_is_compared_file_by_file(generating: Generating) -> Non
 def test_a_package_of_another_model_is_a_mismatch(generating: Generating) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    other = GPT2LMHeadModel(GPT2Config(vocab_size=99, n_positions=64, n_embd=16, n_layer=1, n_head=2)).eval()
+    config = GPT2Config(vocab_size=99, n_positions=64, n_embd=16, n_layer=1, n_head=2)
+    other = GPT2LMHeadModel(config).eval()  # type: ignore[no-untyped-call]
     with pytest.raises(ModelMismatch, match="was not made from"):
         mx.verify_package(generating("mistral")[1], other, new_tokens=2)
 

@@ -11,7 +11,7 @@ Everything is written into a folder beside the target first, and appears as a wh
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
@@ -29,6 +29,7 @@ from modelexport.record.configuration import ModelConfiguration
 from modelexport.record.hierarchy import ROOT, Hierarchy
 from modelexport.record.model_source import ModelSource
 from modelexport.record.package import AbsentModule, ComponentInfo, Link, PackageInfo
+from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import ExportResult
 from modelexport.targets.catalogue import find_contract
 from modelexport.targets.contract import (
@@ -111,11 +112,11 @@ def export_package(source: ModelSource, folder: Path, options: PackageOptions, c
                 target=contract.name,
                 model=components.source,
                 task=source.task or "",
-                links=tuple(_find_links(listed)),
-                absent=tuple(_find_absent(results.values())),
+                links=tuple(find_links(listed)),
+                absent=tuple(find_absent([result.provenance for result in results.values()])),
             )
             info = write_package(staged, info)
-    moved = {name: _moved(result, staged, folder) for name, result in results.items()}
+    moved = {name: move_result(result, staged, folder) for name, result in results.items()}
     return Package(folder, info, moved)
 
 
@@ -189,7 +190,7 @@ def _write_beside(
             shutil.copyfile(path, staged / path.name)
 
 
-def _find_links(components: Iterable[ComponentInfo]) -> Iterator[Link]:
+def find_links(components: Iterable[ComponentInfo]) -> Iterator[Link]:
     """Outputs of one component that another takes: under the same name, as hidden states, or as the past."""
     for source, target in permutations(components, 2):
         for output in source.outputs:
@@ -199,9 +200,8 @@ def _find_links(components: Iterable[ComponentInfo]) -> Iterator[Link]:
             yield from (Link(source.name, output, target.name, name) for name in taken if name in target.inputs)
 
 
-def _find_absent(results: Iterable[ExportResult]) -> Iterator[AbsentModule]:
+def find_absent(records: Sequence[Provenance]) -> Iterator[AbsentModule]:
     """Modules with parameters of their own that own neither a node nor an initializer in any file."""
-    records = [result.provenance for result in results]
     owning = {path for record in records for path in record.owning_paths}
     reasons = {path: reason for record in records for path, reason in record.absent.items()}
     hierarchy: Hierarchy = records[0].hierarchy
@@ -219,6 +219,6 @@ def _count(shape: Iterable[int]) -> int:
     return size
 
 
-def _moved(result: ExportResult, staged: Path, folder: Path) -> ExportResult:
+def move_result(result: ExportResult, staged: Path, folder: Path) -> ExportResult:
     files = tuple(folder / path.relative_to(staged) for path in result.files)
     return replace(result, path=folder / result.path.relative_to(staged), files=files)

@@ -32,7 +32,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from operator import attrgetter
 from pathlib import PurePath
@@ -157,7 +157,9 @@ class _Writer:
             return {_scalar(key, field): self.value(inner, field) for key, inner in value.items()}
         table = self.tables.get(type(value))
         if table is not None:
-            return self.document(value, table)
+            # The document of a file inside of that of a package is a result of its own.
+            is_result = bool(table) and table[0].name == "schema"
+            return (replace(self, result=value) if is_result else self).document(value, table)
         if isinstance(value, tuple | list):
             return [self.value(inner, field) for inner in value]
         return _scalar(value, field)
