@@ -158,7 +158,7 @@ def _export_entry(
         components.module, arguments, entry.axes, components.source, components.notes, entry.others
     )
     chosen = options.export
-    if options.any_exporter and entry.cache:
+    if options.any_exporter and any(each.cache for each in components.entries):
         chosen = replace(chosen, exporter="transformers")
     with entered(components.module, entry):
         return ExportRun(prepared, path, chosen, clock).run()
