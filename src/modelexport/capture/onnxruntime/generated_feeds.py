@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from modelexport.capture.onnxruntime.chain import MASK, FileChain, Given, takes_one_token
+from modelexport.capture.onnxruntime.chain import MASK, FileChain, takes_one_token
 from modelexport.capture.onnxruntime.inputs import make_feed
 from modelexport.capture.onnxruntime.session import required_inputs
 from modelexport.graph.file.tagged_file import TaggedFile
@@ -100,8 +100,8 @@ class GeneratedFeeds:
 
 def make_feeds(
     info: PackageInfo, files: Mapping[str, TaggedFile], *, batch: int = 2, tokens: int = 8, seed: int = 0
-) -> dict[str, Given]:
+) -> dict[str, dict[str, np.ndarray]]:
     """What each component is fed in a prefill and the step behind it, by component."""
     feeds = GeneratedFeeds(info, files, seed)
     fed = feeds.run_prompt(batch, tokens)
-    return dict(fed | feeds.run_step(batch))
+    return fed | feeds.run_step(batch)
