@@ -21,6 +21,7 @@ from modelexport.api.environment import Clock, need_torch
 from modelexport.api.export_run import ExportRun
 from modelexport.api.options import ExportOptions
 from modelexport.api.package import Package
+from modelexport.api.package_writing import list_data, settle_data
 from modelexport.errors import UserError
 from modelexport.graph.file.folder import ensure_folder_target, staged_folder
 from modelexport.graph.file.package import write_package
@@ -105,6 +106,8 @@ def export_package(source: ModelSource, folder: Path, options: PackageOptions, c
             path.parent.mkdir(exist_ok=True)
             results[entry.name] = _export_entry(components, entry, path, options, clock)
         with clock.step("write"):
+            settle_data(staged, [result.path.relative_to(staged).as_posix() for result in results.values()], contract)
+            results = {name: _list_files(result, staged) for name, result in results.items()}
             listed = tuple(_describe_component(entry, results[entry.name], staged) for entry in components.entries)
             _write_beside(staged, components, contract, kind, listed)
             info = PackageInfo(
@@ -155,18 +158,18 @@ def _export_entry(
         components.module, arguments, entry.axes, components.source, components.notes, entry.others
     )
     chosen = options.export
-    if options.any_exporter and entry.cache:
+    if options.any_exporter and any(each.cache for each in components.entries):
         chosen = replace(chosen, exporter="transformers")
     with entered(components.module, entry):
         return ExportRun(prepared, path, chosen, clock).run()
 
 
 def _describe_component(entry: EntryPoint, result: ExportResult, staged: Path) -> ComponentInfo:
-    graph = open_model(result.path).proto.graph
+    model = open_model(result.path)
+    graph = model.proto.graph
     inputs, outputs = (tuple(value.name for value in values) for values in (graph.input, graph.output))
     cache = tuple(pair for pair in entry.cache if pair.past in inputs and pair.present in outputs)
-    files = [path.relative_to(staged).as_posix() for path in result.files]
-    data = tuple(name for name in files if not name.endswith((".onnx", ".json")))
+    data = list_data(model, result.path, staged)
     return ComponentInfo(entry.name, result.path.relative_to(staged).as_posix(), inputs, outputs, cache, data)
 
 
@@ -217,6 +220,13 @@ def _count(shape: Iterable[int]) -> int:
     for axis in shape:
         size *= axis
     return size
+
+
+def _list_files(result: ExportResult, staged: Path) -> ExportResult:
+    """The files of a component, after its data may have gone to others."""
+    data = [staged / name for name in list_data(open_model(result.path), result.path, staged)]
+    others = [path for path in result.files if path != result.path and path not in data and path.is_file()]
+    return replace(result, files=(result.path, *data, *others))
 
 
 def move_result(result: ExportResult, staged: Path, folder: Path) -> ExportResult:

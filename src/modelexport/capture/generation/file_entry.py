@@ -29,7 +29,7 @@ from modelexport.capture.export import PreparedModel, Step, prepare_model
 from modelexport.capture.generation.captures import BATCH, PAST, SEQUENCE, TOTAL, WINDOW
 from modelexport.capture.generation.decoder_step import MASK
 from modelexport.capture.generation.entry_points import find_entry_points
-from modelexport.capture.generation.prepare import pad_left
+from modelexport.capture.generation.inputs import make_generate_inputs
 from modelexport.capture.generation.windows import exportable_windows
 from modelexport.capture.isolation import isolate_model
 from modelexport.capture.onnxruntime.session import bind_inputs, open_session, required_inputs, run_session
@@ -71,7 +71,7 @@ def prepare_step(file: ModelFile, source: ModelSource, prepared: PreparedModel, 
     """The model, called as the file was exported from it, on inputs out of a run of `generate`."""
     again = prepare_model(replace(source.with_module(prepared.module), static=False), step)
     with step("steps"):
-        entry = fit_entry(file, prepared.module, pad_left(again.inputs.tensors))
+        entry = fit_entry(file, prepared.module, make_generate_inputs(prepared.module, again.inputs.tensors))
     return replace(prepared, inputs=CallArguments(dict(entry.inputs)), axes=entry.axes, entry=entry)
 
 
