@@ -37,7 +37,7 @@ from modelexport.errors import UserError
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.index import index_model
 from modelexport.graph.types import ValueTypes
-from modelexport.transform.tools.quantizers import quantizable_operators
+from modelexport.transform.tools.quantizers import Quantization, quantizable_operators
 
 ARCHITECTURES = ("bert", "gpt2", "llama", "t5", "vit", "resnet", "whisper", "albert")
 QUERIES = (
@@ -209,8 +209,8 @@ def _still_there(before: onnx.ModelProto, after: onnx.ModelProto) -> set[str]:
 def _read_floats(before: onnx.ModelProto, after: onnx.ModelProto) -> set[str]:
     types, known, in_integers = (
         ValueTypes(ModelFile(before, {})),
-        quantizable_operators("qdq"),
-        quantizable_operators("qoperator"),
+        quantizable_operators(Quantization("qdq")),
+        quantizable_operators(Quantization("qoperator")),
     )
     paired = {name for node in after.graph.node if node.op_type == "DequantizeLinear" for name in node.output}
     read_otherwise = _read_as_floats(after)

@@ -1,72 +1,108 @@
 """One family, exported as a package and held against its model: what a worker does.
 
+build/measure/generation/llama/   model/  package/  package.json  verify.json
+
 Decoders are exported for onnxruntime-genai where it takes them, so that one folder serves every comparison.
 """
 
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import modelexport as mx
+from measure.corpus.rows import Proof
+from measure.corpus.verify_row import count_verdicts
 from measure.generation.chain import open_chain
 from measure.generation.families import Family, find_family
-from measure.generation.family_result import ComponentFigures, FamilyResult
+from measure.generation.family_result import VERIFY, ComponentFigures, FamilyResult
 from measure.generation.folders import save_folder
 from measure.generation.genai_tokens import compare_tokens
 from measure.generation.models import make_example
+from measure.generation.networks import KIND, NETWORKS
 from measure.generation.witness import first_line, witness_generation, witness_grid
 from measure.results import TaskFolder
 from measure.workers import Job, serve
 from modelexport.errors import ModelExportError, TargetUnsuitable
+from modelexport.record.results.package_verification import PackageVerification
 
 _GENAI = "genai"
+# Of the chain that `verify` runs: the proof of attributions is what is asked for, and it needs no more.
+_VERIFIED_TOKENS = 4
 
 
 def perform(job: Job, folder: TaskFolder) -> None:
-    (name,), (task,) = job.subject, job.tasks
-    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+    (name,) = job.subject
+    kind = KIND if name in NETWORKS else find_family(name).kind
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        folder.write(task, measure_family(find_family(name), Path(scratch)))
+        for task in job.tasks:
+            result = FamilyResult(name, kind, task)
+            with folder.running(task):
+                folder.write(task, measure_task(result, folder.path))
 
 
-def measure_family(family: Family, scratch: Path) -> FamilyResult:
-    """Everything that is said about a family. What goes wrong is part of the result."""
-    result = FamilyResult(family.name, family.kind)
-    source, output = scratch / "model", scratch / "package"
-    save_folder(family, source)
+def measure_task(result: FamilyResult, folder: Path) -> FamilyResult:
+    """Whatever goes wrong is part of the result; what was known before it stays."""
+    measure = verify_family if result.task == VERIFY else measure_networks if result.kind == KIND else measure_family
+    known = [result]
     try:
-        result, package = _export(family, source, output, result)
-        result = describe_package(package, result)
-        return _witness(family, output, result)
-    except ModelExportError as error:
-        return replace(result, failure=_without_folder(f"{type(error).__name__}: {first_line(error)}", scratch))
-    except Exception as error:  # noqa: BLE001  # what a runtime raises is the result
-        stage = "run" if result.components else "export"
-        return replace(
-            result, failure=_without_folder(f"{stage}: {type(error).__name__}: {first_line(error)}", scratch)
-        )
+        return measure(result, folder, known.append)
+    except Exception as error:  # noqa: BLE001  # what a library raises is the result
+        stage = "" if isinstance(error, ModelExportError) else "run: " if known[-1].components else "export: "
+        # Messages name files. Without the folder they are the same on every machine.
+        reason = f"{stage}{type(error).__name__}: {first_line(error)}".replace(f"{folder}/", "")
+        return replace(known[-1], failure=reason)
 
 
-def _export(family: Family, source: Path, output: Path, result: FamilyResult) -> tuple[FamilyResult, mx.Package]:
+def measure_family(result: FamilyResult, folder: Path, tell: Callable[[FamilyResult], None]) -> FamilyResult:
+    """
+    tell  is given what is known so far
+    """
+    family, source, output = find_family(result.family), folder / "model", folder / "package"
+    _clear(source, output)
+    save_folder(family, source)
+    result = _export(family, source, output, result)
+    result = describe_package(mx.open_package(output), result)
+    tell(result)
+    example, chain = make_example(family), open_chain(output)
+    result = replace(result, generation=witness_generation(chain, example), grid=witness_grid(chain, family, example))
+    if family.kind == "decoder" and not result.genai:
+        result = replace(result, genai=compare_tokens(output, example) or "equal")
+    return result
+
+
+def _export(family: Family, source: Path, output: Path, result: FamilyResult) -> FamilyResult:
     """For onnxruntime-genai if it takes the model, else for no consumer in particular."""
     start = time.perf_counter()
     if family.kind == "decoder":
         try:
-            package = mx.export(source, output, target=_GENAI)
+            mx.export(source, output, target=_GENAI)
         except TargetUnsuitable as error:
             result = replace(result, genai=f"refused: {first_line(error)}")
-            shutil.rmtree(output, ignore_errors=True)
+            _clear(output)
             start = time.perf_counter()
         else:
-            return replace(result, seconds=time.perf_counter() - start), package
+            return replace(result, seconds=time.perf_counter() - start)
     mx.export(source, output)
-    return replace(result, seconds=time.perf_counter() - start), mx.open_package(output)
+    return replace(result, seconds=time.perf_counter() - start)
+
+
+def measure_networks(result: FamilyResult, folder: Path, tell: Callable[[FamilyResult], None]) -> FamilyResult:
+    networks, source, output = NETWORKS[result.family], folder / "model", folder / "package"
+    _clear(source, output)
+    networks.save(source)
+    start = time.perf_counter()
+    mx.export(source, output, task=networks.task)
+    result = replace(result, seconds=time.perf_counter() - start)
+    result = describe_package(mx.open_package(output), result)
+    tell(result)
+    return replace(result, differences=networks.compare(open_chain(output), source))
 
 
 def describe_package(package: mx.Package, result: FamilyResult) -> FamilyResult:
@@ -81,17 +117,29 @@ def describe_package(package: mx.Package, result: FamilyResult) -> FamilyResult:
     return replace(result, components=tuple(components), absent=absent, two_tags=two_tags)
 
 
-def _witness(family: Family, output: Path, result: FamilyResult) -> FamilyResult:
-    example, chain = make_example(family), open_chain(output)
-    result = replace(result, generation=witness_generation(chain, example), grid=witness_grid(chain, family, example))
-    if family.kind == "decoder" and not result.genai:
-        result = replace(result, genai=compare_tokens(output, example) or "equal")
-    return result
+def verify_family(result: FamilyResult, folder: Path, _: Callable[[FamilyResult], None]) -> FamilyResult:
+    """What `verify` proves about the files that were exported before."""
+    task = NETWORKS[result.family].task if result.kind == KIND else None
+    verification = mx.verify_package(
+        folder / "package", folder / "model", new_tokens=_VERIFIED_TOKENS, grid=False, task=task
+    )
+    return replace(result, proof=add_proofs(verification))
 
 
-def _without_folder(message: str, scratch: Path) -> str:
-    """Messages name files. Without the folder they are the same on every machine."""
-    return message.replace(f"{scratch}/", "")
+def add_proofs(verification: PackageVerification) -> Proof:
+    """Verdicts on the nodes of all files together."""
+    total, reasons = Counter[str](), Counter[str]()
+    for component in verification.components.values():
+        assert component.proof is not None, "verify was asked for a proof"
+        counted = dict(vars(count_verdicts(component.proof)))
+        reasons.update(counted.pop("open"))
+        total.update(counted)
+    return Proof(**total, open=dict(sorted(reasons.items())))
+
+
+def _clear(*folders: Path) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

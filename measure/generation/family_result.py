@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from measure.generation.witness import GenerationWitness, GridPoint
+from measure.corpus.rows import Proof
+from measure.generation.witness import TOLERANCE, GenerationWitness, GridPoint
 from measure.results import Key
 
-TASK = "package"
+# Export and run; then what `verify` says of the exported files.
+PACKAGE, VERIFY = TASKS = ("package", "verify")
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,14 @@ class FamilyResult:
     absent     modules with parameters that are in no file
     two_tags   modules that have one tag in one file and another in another
     genai      `equal`, what is wrong, or why onnxruntime-genai cannot take it; empty for what is not a decoder
+    differences  of networks that do not generate: the greatest of each file, in parts of the largest number
+    proof      verdicts of `verify` on the nodes of all files, of the task VERIFY
     seconds    of the export that was measured
     """
 
     family: str
     kind: str
+    task: str = PACKAGE
     failure: str = ""
     components: tuple[ComponentFigures, ...] = ()
     absent: tuple[str, ...] = ()
@@ -46,11 +51,13 @@ class FamilyResult:
     generation: GenerationWitness = field(default_factory=GenerationWitness)
     grid: tuple[GridPoint, ...] = ()
     genai: str = ""
+    differences: Mapping[str, float] = field(default_factory=dict)
+    proof: Proof | None = None
     seconds: float = 0.0
 
     @property
     def key(self) -> Key:
-        return self.family, TASK
+        return self.family, self.task
 
     @property
     def nodes(self) -> int:
@@ -69,6 +76,10 @@ class FamilyResult:
         """What is not as it should be; empty where all is."""
         if self.failure:
             return [self.failure]
+        if self.task == VERIFY:
+            return self._list_defects()
+        if self.kind == "networks":
+            return self._list_differing()
         worst = next((point for point in self.grid if not point.holds), None)
         checks = {
             self.generation.fault or "other tokens": self.generation.equal and not self.generation.fault,
@@ -79,6 +90,19 @@ class FamilyResult:
             f"genai: {self.genai}": self.genai in ("", "equal") or self.genai.startswith("refused"),
         }
         return [fault for fault, holds in checks.items() if not holds]
+
+    def _list_defects(self) -> list[str]:
+        proof = self.proof or Proof()
+        counts = {"contradicted": proof.contradicted, "unattributed": proof.unattributed}
+        return [f"verify: {count} nodes are {verdict}" for verdict, count in counts.items() if count]
+
+    def _list_differing(self) -> list[str]:
+        differing = {name: size for name, size in self.differences.items() if size > TOLERANCE}
+        faults = [f"{name} differs by {size:.2g}" for name, size in differing.items()]
+        faults += [
+            f"{component.name} was not run" for component in self.components if component.name not in self.differences
+        ]
+        return faults + ([f"{self.unattributed} nodes without a module"] if self.unattributed else [])
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -92,6 +116,7 @@ class FamilyResult:
                 "absent": tuple(content["absent"]),
                 "two_tags": tuple(content["two_tags"]),
                 "generation": GenerationWitness(**content["generation"]),
+                "proof": None if content.get("proof") is None else Proof(**content["proof"]),
                 "grid": tuple(GridPoint(**item) for item in content["grid"]),
             }
         )

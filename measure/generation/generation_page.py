@@ -1,99 +1,51 @@
-"""The page of models that generate, from families and results. A family that was not measured yet has no row."""
+"""The page of models that generate, from families and results. What was not measured yet has no row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from measure.generation.families import Family
-from measure.generation.family_result import TASK, FamilyResult
+from measure.generation.family_result import PACKAGE, VERIFY, FamilyResult
 from measure.generation.models import NEW_TOKENS, PROMPTS
+from measure.generation.networks import NETWORKS
+from measure.generation.targets import POINTS, Target, list_targets
 from measure.generation.witness import BATCHES, PASTS, QUERIES, TOLERANCE
-from measure.pages import MEASURED, Table, compose_page, list_versions, written_by
+from measure.pages import MEASURED, Table, compose_page, list_versions, percent, written_by
 from measure.results import Results
 
 PAGE = MEASURED / "generation.md"
 RESULTS = Path(__file__).with_name("results.json")
-POINTS = len(BATCHES) * len(PASTS) * len(QUERIES)
 _TITLES = {
     "decoder": "Decoders with their cache",
     "encoder-decoder": "Encoder-decoders",
     "vision-language": "Vision and language",
 }
-_WANTED_DECODERS, _WANTED_GENAI = 24, 10
-_EQUAL = "equal"
-
-
-@dataclass(frozen=True)
-class Target:
-    """One claim about all families that were measured."""
-
-    what: str
-    wanted: str
-    measured: str
-    holds: bool
+_NOTHING = "–"
 
 
 def compose_generation(families: Sequence[Family], results: Results[FamilyResult]) -> str:
     by_kind = {kind: _rows_of(families, results, kind) for kind in _TITLES}
-    everything = [result for rows in by_kind.values() for _, result in rows]
-    tables = [_compose_targets(list_targets(everything))]
+    networks = [results.by_key[name, PACKAGE] for name in NETWORKS if (name, PACKAGE) in results.by_key]
+    exported = [result for rows in by_kind.values() for _, result in rows] + networks
+    names = (*(family.name for family in families), *NETWORKS)
+    verified = [results.by_key[name, VERIFY] for name in names if (name, VERIFY) in results.by_key]
+    tables = [_compose_targets(list_targets(exported, verified))]
     tables += [_compose_kind(kind, rows) for kind, rows in by_kind.items() if rows]
+    tables += [_compose_networks(networks)] if networks else []
+    tables += [_compose_proofs(verified)] if verified else []
     return compose_page("Models that generate", _compose_head(families, results), tables)
-
-
-def list_targets(results: Sequence[FamilyResult]) -> list[Target]:
-    """What has to hold, and how often it does."""
-    decoders = [result for result in results if result.kind == "decoder"]
-    others = [result for result in results if result.kind != "decoder"]
-    whole = [result for result in decoders if agrees(result)]
-    genai = [result for result in decoders if result.genai == _EQUAL]
-    taken = [result for result in decoders if result.genai and not result.genai.startswith("refused")]
-    run = [result for result in results if not result.failure]
-    return [
-        Target(
-            f"decoders whose tokens over {NEW_TOKENS} steps and `present.*` at every step are the model's",
-            f"at least {_WANTED_DECODERS}",
-            f"{len(whole)} of {len(decoders)}",
-            len(whole) >= _WANTED_DECODERS,
-        ),
-        Target(
-            "decoders whose tokens in onnxruntime-genai are those of `generate`",
-            f"at least {_WANTED_GENAI}",
-            f"{len(genai)} of {len(taken)} that it takes",
-            len(genai) >= _WANTED_GENAI and len(genai) == len(taken),
-        ),
-        _every(
-            "encoder-decoders and vision-language models whose chain of files gives the model's tokens", others, agrees
-        ),
-        _every("packages without a module with parameters outside of their files", run, lambda item: not item.absent),
-        _every(
-            f"families that agree at {POINTS} sizes of (batch, past, query)", run, lambda item: item.points == POINTS
-        ),
-        _every("packages with all nodes attributed: 0 `none`, 0 `fallback`", run, lambda item: not item.unattributed),
-        _every("packages whose modules have one tag in all files", run, lambda item: not item.two_tags),
-    ]
-
-
-def agrees(result: FamilyResult) -> bool:
-    return not result.failure and result.generation.equal and result.generation.worst <= TOLERANCE
-
-
-def _every(what: str, results: Sequence[FamilyResult], holds: Callable[[FamilyResult], bool]) -> Target:
-    count = sum(holds(result) for result in results)
-    return Target(what, "all", f"{count} of {len(results)}", count == len(results))
 
 
 def _rows_of(
     families: Sequence[Family], results: Results[FamilyResult], kind: str
 ) -> list[tuple[Family, FamilyResult]]:
-    measured = [(family, results.by_key.get((family.name, TASK))) for family in families if family.kind == kind]
+    measured = [(family, results.by_key.get((family.name, PACKAGE))) for family in families if family.kind == kind]
     return [(family, result) for family, result in measured if result is not None]
 
 
 def _compose_head(families: Sequence[Family], results: Results[FamilyResult]) -> str:
-    measured = len(results.by_key)
+    measured = sum((family.name, PACKAGE) in results.by_key for family in families)
     left = "" if measured == len(families) else f" {measured} of {len(families)} families were measured so far."
     return (
         f"{written_by('generation', f'with {list_versions(results.versions)}')}\n\n"
@@ -106,15 +58,14 @@ def _compose_head(families: Sequence[Family], results: Results[FamilyResult]) ->
     )
 
 
-def _compose_targets(targets: Iterable[Target]) -> Table:
-    listed = tuple(targets)
-    rows = tuple((item.what, item.wanted, item.measured, "yes" if item.holds else "no") for item in listed)
-    holds = all(item.holds for item in listed)
+def _compose_targets(targets: Sequence[Target]) -> Table:
+    rows = tuple((item.what, item.wanted, item.measured, "yes" if item.holds else "no") for item in targets)
+    holds = all(item.holds for item in targets)
     return Table("What has to hold", "", ("what", "wanted", "measured", "holds"), rows, holds)
 
 
 def _compose_kind(kind: str, rows: Sequence[tuple[Family, FamilyResult]]) -> Table:
-    has_genai = kind == "decoder"
+    last = "genai" if kind == "decoder" else "in no file"
     columns = ("family", "layers of the cache", "files", "nodes", "none or fallback", "tokens", "`present.*`", "grid")
     notes = [f"{family.name}: {fault}" for family, result in rows for fault in result.list_faults()]
     refused = [f"{item.family}: onnxruntime-genai {item.genai}" for _, item in rows if item.genai.startswith("refused")]
@@ -124,26 +75,58 @@ def _compose_kind(kind: str, rows: Sequence[tuple[Family, FamilyResult]]) -> Tab
         f"query {_list(QUERIES)}, those where logits and cache are equal; a past of {max(PASTS)} exceeds every sliding "
         "window by half."
     )
-    cells = tuple(_compose_row(family, result, has_genai=has_genai) for family, result in rows)
-    titles = (*columns, "genai") if has_genai else (*columns, "in no file")
-    holds = not notes
-    return Table(_TITLES[kind], text, titles, cells, holds, (*notes, *refused))
+    cells = tuple((*_compose_row(family, result), _compose_last(kind, result)) for family, result in rows)
+    return Table(_TITLES[kind], text, (*columns, last), cells, not notes, (*notes, *refused))
 
 
-def _compose_row(family: Family, result: FamilyResult, *, has_genai: bool) -> tuple[str, ...]:
+def _compose_row(family: Family, result: FamilyResult) -> tuple[str, ...]:
     opening = (family.name, ", ".join(family.cache))
     if not result.components:
-        return (*opening, "not exported", *("–" for _ in range(6)))
+        return (*opening, "not exported", *(_NOTHING,) * 5)
     names = ", ".join(component.name for component in result.components)
     figures = (names, str(result.nodes), str(result.unattributed))
     if result.failure:
-        return (*opening, *figures, "not run", *("–" for _ in range(3)))
+        return (*opening, *figures, "not run", *(_NOTHING,) * 2)
     generation = result.generation
-    tokens = _EQUAL if generation.equal else f"other from step {generation.steps - 1}"
-    worst = f"{generation.worst:.1e}"
-    last = (result.genai.partition(":")[0] if "refused" in result.genai else result.genai) if has_genai else ""
-    absent = ", ".join(result.absent) or "nothing"
-    return (*opening, *figures, tokens, worst, f"{result.points} of {POINTS}", last if has_genai else absent)
+    tokens = "equal" if generation.equal else f"other from step {generation.steps - 1}"
+    return (*opening, *figures, tokens, f"{generation.worst:.1e}", f"{result.points} of {POINTS}")
+
+
+def _compose_last(kind: str, result: FamilyResult) -> str:
+    """What onnxruntime-genai makes of a decoder; of other models, what is lost."""
+    if kind == "decoder":
+        return "refused" if result.genai.startswith("refused") else result.genai or _NOTHING
+    return ", ".join(result.absent) or ("nothing" if result.components else _NOTHING)
+
+
+def _compose_networks(results: Sequence[FamilyResult]) -> Table:
+    """A row for each file: they are compared with what the library computes, call by call."""
+    rows = []
+    for result in results:
+        for component in result.components:
+            worst = result.differences.get(component.name)
+            shown = "not run" if worst is None else f"{worst:.1e}"
+            rows.append((result.family, component.name, str(component.nodes), str(component.unattributed), shown))
+    notes = [f"{result.family}: {fault}" for result in results for fault in result.list_faults()]
+    absent = [f"{item.family}: in no file: {', '.join(item.absent)}" for item in results if item.absent]
+    text = "sentence-transformers and diffusers run, and what each network is given goes into its file as well."
+    columns = ("folder", "file", "nodes", "none or fallback", "greatest difference")
+    return Table("Networks that work together", text, columns, tuple(rows), not notes, (*notes, *absent))
+
+
+def _compose_proofs(results: Sequence[FamilyResult]) -> Table:
+    rows = []
+    for result in results:
+        proof = result.proof
+        figures: tuple[str, ...] = (_NOTHING,) * 6
+        if proof is not None:
+            counts = (proof.nodes, proof.proved, proof.enclosed, proof.contradicted, proof.compute)
+            figures = (*map(str, counts), percent(proof.compute_shown / proof.compute if proof.compute else 1.0))
+        rows.append((result.family, *figures))
+    notes = [f"{result.family}: {fault}" for result in results for fault in result.list_faults()]
+    text = "`verify` on all files of a package. Compute nodes are those that make floats from the model's inputs."
+    columns = ("family", "nodes", "proved", "enclosed", "contradicted", "compute nodes", "of them shown, %")
+    return Table("Attributions, proved by values", text, columns, tuple(rows), not notes, tuple(notes))
 
 
 def _list(sizes: Iterable[int]) -> str:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from modelexport.api.package import Component as Component
     from modelexport.api.package import Package as Package
     from modelexport.api.package import open_package as open_package
+    from modelexport.api.package_tools import PackageTarget as PackageTarget
+    from modelexport.api.package_tools import change_package as change_package
+    from modelexport.api.package_tools import relink_package as relink_package
     from modelexport.api.profile import profile as profile
     from modelexport.api.profile_package import profile_package as profile_package
     from modelexport.api.quantize import quantize as quantize
@@ -92,6 +95,7 @@ _NAMES_BY_MODULE = {
     "api.mission": "HierarchyExporter SemanticMapper SemanticQueryInterface UniversalHierarchyExporter "
     "export_hf_model_with_semantics",
     "api.package": "Component Package open_package",
+    "api.package_tools": "PackageTarget change_package relink_package",
     "api.profile": "profile",
     "api.profile_package": "profile_package",
     "api.quantize": "quantize",

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import modelexport as mx
-from modelexport.api.attach import fit_dtype
+from modelexport.api.prepare_file import fit_dtype
 from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.record.model_source import ModelSource
 

@@ -161,7 +161,9 @@ def test_a_package_can_be_opened_again(t5: mx.Package) -> None:
 
 
 def test_several_files_do_not_fit_into_one(tmp_path: Path) -> None:
-    config = transformers.T5Config(vocab_size=99, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=4)
+    config = transformers.T5Config(
+        vocab_size=99, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=4, decoder_start_token_id=0
+    )
     model = transformers.T5ForConditionalGeneration(config).eval()
     with pytest.raises(UserError, match="takes 3 files") as caught:
         mx.export(model, tmp_path / "t5.onnx", task="text2text-generation-with-past")

@@ -117,3 +117,39 @@ def test_a_stripped_package_computes_the_same(talker: mx.Package, tmp_path: Path
     plain = mx.strip(talker, tmp_path / "plain").package
     pair = mx.diff(talker, plain)
     assert pair.identical
+
+
+SHARING = """
+import torch
+
+class Part(torch.nn.Module):
+    def __init__(self, shared):
+        super().__init__()
+        self.shared, self.own = shared, torch.nn.Linear(600, 2)
+
+    def forward(self, x):
+        return self.own(self.shared(x))
+
+def build():
+    shared, x = torch.nn.Linear(600, 600), torch.ones(2, 600)
+    return {"left": (Part(shared), {"x": x}), "right": (Part(shared), {"x": x})}
+"""
+
+
+@pytest.mark.parametrize("external", [None, True])
+def test_weights_that_components_share_are_exported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, external: bool | None
+) -> None:
+    (tmp_path / "sharing_nets.py").write_text(SHARING, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    mx.export("sharing_nets:build", tmp_path / "out", external_data=external)
+    package = mx.open_package(tmp_path / "out")
+    own = {name: (f"{name}.onnx.data",) if external else () for name in package}
+    assert {name: package[name].info.data for name in package} == {
+        name: (*own[name], "shared.onnx.data") for name in ("left", "right")
+    }
+    nbytes = sum(path.stat().st_size for path in package.files)
+    assert nbytes < 1.5 * 600 * 600 * 4
+    assert mx.validate(package).ok
+    for name in package:
+        onnx.checker.check_model(str(package[name].path))

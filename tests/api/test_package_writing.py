@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from tests.support.packages import PackageRecipe, edit_description, folder_content, package_path
@@ -224,3 +225,29 @@ def test_components_in_folders_stay_there(tmp_path: Path) -> None:
     }
     assert package.info.components == components
     assert mx.validate(package).ok
+
+
+@pytest.mark.parametrize(
+    ("target", "shares"), [("genai", True), ("optimum", True), ("", True), ("transformersjs", False)]
+)
+def test_weights_are_stored_once_where_the_consumer_allows_it(
+    package_path: Path, tmp_path: Path, target: str, shares: bool
+) -> None:
+    edit_description(package_path, lambda document: document.update(target=target))
+    weight = np.random.default_rng(0).standard_normal((600, 600)).astype(np.float32)
+
+    def write(component: mx.Component, path: Path) -> None:
+        model = onnx.load(component.path)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, f"large_{component.name}"))
+        onnx.save(model, path)
+
+    package = rewrite_package(mx.open_package(package_path), tmp_path / "out", write)
+    data = {component.info.data for component in package.components.values()}
+    suffix = "_data" if target == "optimum" else ".data"
+    assert data == {(f"shared.onnx{suffix}",)} if shares else data == {()}
+    written = sum(len(content) for content in folder_content(package.folder).values())
+    assert (written < 2 * weight.nbytes) == shares
+    for component in package.components.values():
+        stored = {item.name: item for item in onnx.load(component.path).graph.initializer}
+        assert np.array_equal(onnx.numpy_helper.to_array(stored[f"large_{component.name}"]), weight)
+    assert not [*find_changed_files(package.folder, package.info)]

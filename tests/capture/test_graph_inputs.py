@@ -145,6 +145,17 @@ def test_names_that_are_sums_of_others_are_added_up(name: str, size: int) -> Non
     assert fed(proto)["mask"].shape == (1, size)
 
 
+@pytest.mark.parametrize("length", ["", "_length"])
+def test_a_mask_is_as_long_as_the_past_and_what_is_new(length: str) -> None:
+    new, past, total = (f"{name}{length}" for name in ("sequence", "past_sequence", "total_sequence"))
+    proto = taking(ids=(INT64, ("n", new)), cache=(FLOAT, ("n", 2, past, 4)), mask=(INT64, ("n", total)))
+    assert fed(proto)["mask"].shape == (1, 32)
+    assert fed(proto, ids=(1, 3))["mask"].shape == (1, 19)
+    assert fed(proto, mask=(1, 8))["mask"].shape == (1, 8)
+    alone = taking(ids=(INT64, ("n", new)), mask=(INT64, ("n", total)))
+    assert fed(alone)["mask"].shape == (1, 16)
+
+
 def test_a_given_shape_decides_for_others_too() -> None:
     proto = taking(ids=(INT64, ("n", "s")), mask=(INT64, ("n", "s")), more=(INT64, ("n", "s + 1")), x=(FLOAT, ("n", 3)))
     feed = fed(proto, ids=(2, 5))

@@ -53,6 +53,8 @@ def complaint(line: str) -> str:
         command.make_context(verb, [*_until_redirection(arguments)])
     except click.ClickException as error:
         return error.format_message()
+    except click.exceptions.Exit:  # it shows something and is done, as --list does
+        return ""
     return ""
 
 

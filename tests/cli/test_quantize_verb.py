@@ -264,11 +264,46 @@ class TestNothingToQuantize:
         assert not [note for note in result.notes if "nothing was quantized" in note]
 
 
+class TestWeightsOfFourBits:
+    """Without --static, weights alone are quantized: matrix products become MatMulNBits."""
+
+    @pytest.mark.parametrize(("kind", "inputs"), [("int4", 3), ("uint4", 4)])
+    def test_the_products_of_a_file(self, product_path: Path, tmp_path: Path, kind: str, inputs: int) -> None:
+        out = tmp_path / "out.onnx"
+        assert run("quantize", product_path, "-o", out, "--weight-type", kind, "--block-size", "16") == 0
+        (product,) = [node for node in nodes(out) if node.op_type == "MatMulNBits"]
+        assert len(product.input) == inputs  # that of blocks with a zero point of their own is the last one
+        assert {item.name: item.i for item in product.attribute}["block_size"] == 16
+
+    def test_what_is_not_for_four_bits_is_said(self, product_path: Path, tmp_path: Path, capsys: Captured) -> None:
+        for options, told in (
+            (["--per-channel"], "--block-size"),
+            (["--op-types", "Relu"], "one of MatMul and Gather"),
+        ):
+            out = tmp_path / "out.onnx"
+            assert run("quantize", product_path, "-o", out, "--weight-type", "int4", *options) == 2
+            assert told in capsys.readouterr().err
+            assert not out.exists()
+
+    @pytest.fixture
+    def product_path(self, tmp_path: Path) -> Path:
+        """Relu(x · w)."""
+        weight = numpy_helper.from_array(np.random.default_rng(0).standard_normal((32, 8)).astype(np.float32), "w")
+        ends = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size]) for name, size in (("x", 32), ("y", 8))
+        ]
+        made = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+        graph = helper.make_graph(made, "product", ends[:1], ends[1:], [weight])
+        path = tmp_path / "product.onnx"
+        onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
+        return path
+
+
 class TestFailingQuantizers:
     @pytest.mark.parametrize(
         ("options", "hint"),
         [
-            (["--weight-type", "int4"], "add --static, or choose"),
+            (["--weight-type", "int16"], "add --static, or choose"),
             (["--static", "--weight-type", "float8"], "--method distribution"),
             (["--static", "--weight-type", "int16", "--quant-format", "qoperator"], "--quant-format qdq"),
         ],

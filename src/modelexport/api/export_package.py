@@ -11,7 +11,7 @@ Everything is written into a folder beside the target first, and appears as a wh
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
@@ -21,6 +21,7 @@ from modelexport.api.environment import Clock, need_torch
 from modelexport.api.export_run import ExportRun
 from modelexport.api.options import ExportOptions
 from modelexport.api.package import Package
+from modelexport.api.package_writing import list_data, settle_data
 from modelexport.errors import UserError
 from modelexport.graph.file.folder import ensure_folder_target, staged_folder
 from modelexport.graph.file.package import write_package
@@ -29,6 +30,7 @@ from modelexport.record.configuration import ModelConfiguration
 from modelexport.record.hierarchy import ROOT, Hierarchy
 from modelexport.record.model_source import ModelSource
 from modelexport.record.package import AbsentModule, ComponentInfo, Link, PackageInfo
+from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import ExportResult
 from modelexport.targets.catalogue import find_contract
 from modelexport.targets.contract import (
@@ -104,6 +106,8 @@ def export_package(source: ModelSource, folder: Path, options: PackageOptions, c
             path.parent.mkdir(exist_ok=True)
             results[entry.name] = _export_entry(components, entry, path, options, clock)
         with clock.step("write"):
+            settle_data(staged, [result.path.relative_to(staged).as_posix() for result in results.values()], contract)
+            results = {name: _list_files(result, staged) for name, result in results.items()}
             listed = tuple(_describe_component(entry, results[entry.name], staged) for entry in components.entries)
             _write_beside(staged, components, contract, kind, listed)
             info = PackageInfo(
@@ -111,11 +115,11 @@ def export_package(source: ModelSource, folder: Path, options: PackageOptions, c
                 target=contract.name,
                 model=components.source,
                 task=source.task or "",
-                links=tuple(_find_links(listed)),
-                absent=tuple(_find_absent(results.values())),
+                links=tuple(find_links(listed)),
+                absent=tuple(find_absent([result.provenance for result in results.values()])),
             )
             info = write_package(staged, info)
-    moved = {name: _moved(result, staged, folder) for name, result in results.items()}
+    moved = {name: move_result(result, staged, folder) for name, result in results.items()}
     return Package(folder, info, moved)
 
 
@@ -154,18 +158,18 @@ def _export_entry(
         components.module, arguments, entry.axes, components.source, components.notes, entry.others
     )
     chosen = options.export
-    if options.any_exporter and entry.cache:
+    if options.any_exporter and any(each.cache for each in components.entries):
         chosen = replace(chosen, exporter="transformers")
     with entered(components.module, entry):
         return ExportRun(prepared, path, chosen, clock).run()
 
 
 def _describe_component(entry: EntryPoint, result: ExportResult, staged: Path) -> ComponentInfo:
-    graph = open_model(result.path).proto.graph
+    model = open_model(result.path)
+    graph = model.proto.graph
     inputs, outputs = (tuple(value.name for value in values) for values in (graph.input, graph.output))
     cache = tuple(pair for pair in entry.cache if pair.past in inputs and pair.present in outputs)
-    files = [path.relative_to(staged).as_posix() for path in result.files]
-    data = tuple(name for name in files if not name.endswith((".onnx", ".json")))
+    data = list_data(model, result.path, staged)
     return ComponentInfo(entry.name, result.path.relative_to(staged).as_posix(), inputs, outputs, cache, data)
 
 
@@ -189,7 +193,7 @@ def _write_beside(
             shutil.copyfile(path, staged / path.name)
 
 
-def _find_links(components: Iterable[ComponentInfo]) -> Iterator[Link]:
+def find_links(components: Iterable[ComponentInfo]) -> Iterator[Link]:
     """Outputs of one component that another takes: under the same name, as hidden states, or as the past."""
     for source, target in permutations(components, 2):
         for output in source.outputs:
@@ -199,9 +203,8 @@ def _find_links(components: Iterable[ComponentInfo]) -> Iterator[Link]:
             yield from (Link(source.name, output, target.name, name) for name in taken if name in target.inputs)
 
 
-def _find_absent(results: Iterable[ExportResult]) -> Iterator[AbsentModule]:
+def find_absent(records: Sequence[Provenance]) -> Iterator[AbsentModule]:
     """Modules with parameters of their own that own neither a node nor an initializer in any file."""
-    records = [result.provenance for result in results]
     owning = {path for record in records for path in record.owning_paths}
     reasons = {path: reason for record in records for path, reason in record.absent.items()}
     hierarchy: Hierarchy = records[0].hierarchy
@@ -219,6 +222,13 @@ def _count(shape: Iterable[int]) -> int:
     return size
 
 
-def _moved(result: ExportResult, staged: Path, folder: Path) -> ExportResult:
+def _list_files(result: ExportResult, staged: Path) -> ExportResult:
+    """The files of a component, after its data may have gone to others."""
+    data = [staged / name for name in list_data(open_model(result.path), result.path, staged)]
+    others = [path for path in result.files if path != result.path and path not in data and path.is_file()]
+    return replace(result, files=(result.path, *data, *others))
+
+
+def move_result(result: ExportResult, staged: Path, folder: Path) -> ExportResult:
     files = tuple(folder / path.relative_to(staged) for path in result.files)
     return replace(result, path=folder / result.path.relative_to(staged), files=files)

@@ -8,10 +8,12 @@ anew. Verbs whose result is no package stage a folder themselves (`staged_folder
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from modelexport.api.package import Component, Package, open_package
 from modelexport.errors import FileUnwritable
@@ -19,28 +21,45 @@ from modelexport.graph.file.external import data_files
 from modelexport.graph.file.folder import staged_folder
 from modelexport.graph.file.metadata import sidecar_path
 from modelexport.graph.file.package import write_package
-from modelexport.graph.file.reading import open_model
+from modelexport.graph.file.reading import ModelFile, open_model
+from modelexport.graph.file.sharing import rename_data, share_data
 from modelexport.record.package import ComponentInfo, PackageInfo
+from modelexport.targets.catalogue import TARGETS, find_contract
+from modelexport.targets.contract import CONFIG, Contract, write_json
 
 WriteComponent = Callable[[Component, Path], object]
 
 
-def rewrite_package(package: Package, output: Path, write: WriteComponent, *, force: bool = False) -> Package:
+def rewrite_package(
+    package: Package,
+    output: Path,
+    write: WriteComponent,
+    *,
+    files: Mapping[str, str] = MappingProxyType({}),
+    force: bool = False,
+) -> Package:
     """A package whose components are what `write` makes of them; it is given a component and the path to write to.
 
     Files that belong to no component are copied as they are, those that only the old components used are left out.
+
+    files  by component, where it is to be called differently from before
     """
+    components = tuple(replace(item, file=files.get(item.name, item.file)) for item in package.info.components)
+    info, contract = replace(package.info, components=components), find_target(package)
     ensure_apart_from(package, output)
     with staged_folder(output, force=force) as folder:
         for name in _other_files(package):
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(package.folder / name, target)
-        for component in package.components.values():
-            target = folder / component.info.file
+        for item in components:
+            target = folder / item.file
             target.parent.mkdir(parents=True, exist_ok=True)
-            write(component, target)
-        write_package(folder, _describe_written(package.info, folder))
+            write(package[item.name], target)
+        settle_data(folder, [item.file for item in components], contract)
+        described = _describe_written(info, folder)
+        _list_external(folder, described, contract)
+        write_package(folder, described)
     return open_package(output)
 
 
@@ -64,7 +83,7 @@ def _other_files(package: Package) -> list[str]:
 
 def _describe_written(info: PackageInfo, folder: Path) -> PackageInfo:
     """The description with the ends and data files that components have now, without pairs and links that are gone."""
-    components = tuple(_describe_component(component, folder) for component in info.components)
+    components = tuple(describe_component(component, folder) for component in info.components)
     by_name = {component.name: component for component in components}
     links = tuple(
         link
@@ -74,20 +93,54 @@ def _describe_written(info: PackageInfo, folder: Path) -> PackageInfo:
     return replace(info, components=components, links=links)
 
 
-def _describe_component(component: ComponentInfo, folder: Path) -> ComponentInfo:
+def settle_data(folder: Path, files: Sequence[str], contract: Contract) -> None:
+    """Weights of these files as the consumer has them: once where files may share them, under the names it looks for.
+
+    To be called before the folder is described.
+    """
+    if contract.shares_data:
+        share_data((folder / file for file in files), contract.data_file("shared.onnx"))
+    for file in files:
+        rename_data(folder / file, contract.data_file(Path(file).name))
+
+
+def _list_external(folder: Path, info: PackageInfo, contract: Contract) -> None:
+    """Bring config.json up to date where the consumer reads there which files have weights beside them."""
+    path = folder / CONFIG
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # it is not the consumer's, and was copied as it is
+        return
+    external = frozenset(item.file for item in info.components if item.data)
+    after = contract.list_external(before, external) if isinstance(before, dict) else before
+    if after != before:
+        path.write_text(write_json(after), encoding="utf-8")
+
+
+def find_target(package: Package) -> Contract:
+    """The contract of the consumer that a package is for; a package from elsewhere may name one that is not known."""
+    target = package.info.target
+    return find_contract(target if target in TARGETS else "")
+
+
+def list_data(model: ModelFile, path: Path, folder: Path) -> tuple[str, ...]:
+    """Files with weights that a model refers to, relative to the folder of the package."""
+    return tuple(sorted(file.relative_to(folder).as_posix() for file in data_files(model.proto, path.parent)))
+
+
+def describe_component(component: ComponentInfo, folder: Path) -> ComponentInfo:
     path = folder / component.file
     model = open_model(path)
     graph = model.graph
     inputs = tuple(name for name in graph.inputs if name not in graph.initializers)
-    data = sorted(file.relative_to(folder).as_posix() for file in data_files(model.proto, path.parent))
     cache = tuple(pair for pair in component.cache if pair.past in inputs and pair.present in graph.outputs)
-    return replace(component, inputs=inputs, outputs=graph.outputs, cache=cache, data=tuple(data))
+    return replace(component, inputs=inputs, outputs=graph.outputs, cache=cache, data=list_data(model, path, folder))
 
 
 def copy_component(component: Component, target: Path) -> None:
     """A component with its weights, under the same names: what only changes metadata then goes on with the copy.
 
-    Weights that several components share stay one file.
+    Weights that several components share stay one file. The record beside it is not copied.
     """
     folder = target.parents[len(Path(component.info.file).parts) - 1]
     shutil.copyfile(component.path, target)

@@ -12,17 +12,23 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from modelexport.api.environment import Clock, Progress
+from modelexport.api.environment import Clock, Progress, need_torch
 from modelexport.api.opening import note_source, open_file
+from modelexport.api.prepare_file import fit_dtype, prepare_for_file
 from modelexport.api.relink import relink_graph
 from modelexport.errors import RecordMismatch, UserError
 from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
 from modelexport.inspect.profile import Timeline, join_events, spread
+from modelexport.record.model_source import ModelSource
 from modelexport.record.results.files import RelinkResult
 from modelexport.record.results.profile import RUNS_FOR_SPREAD, Profile, SumCheck
+
+if TYPE_CHECKING:
+    import torch
 
 
 def profile(  # noqa: PLR0913 - the keywords are the command line's options
@@ -36,6 +42,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     threads: int = 0,
     inputs: str | Path | None = None,
     input: Sequence[str] = (),
+    model: torch.nn.Module | str | Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Profile:
@@ -47,6 +54,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     providers     execution providers, the first that can run a node does; those of ONNX Runtime's own choice if empty
     threads       within a kernel; 0 leaves it to ONNX Runtime
     inputs        an .npz file; made from the file where it is left out, `input` giving shapes: NAME=SHAPE
+    model         that the file was made from: inputs are those of a run of it, and a cache is the one that it had
     """
     from modelexport.capture.onnxruntime.inputs import SampleRequest, describe_made, sample_feeds
 
@@ -56,13 +64,17 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
             f"{inputs} has the inputs themselves, and {input[0]!r} is about one that is made",
             "Give either --inputs or --input.",
         )
+    if model is not None and (inputs is not None or input):
+        raise UserError("the inputs are given, and would also be made by the model", "Leave --model out.")
     path, clock = Path(file), Clock(progress)
     with clock.step("read"):
         opened = open_file(path) if before is None else open_tagged(path)
         origin = opened if before is None else open_file(Path(before))
         request = SampleRequest(1, seed, tuple(input), () if inputs is None else (Path(inputs),))
-        feed = next(sample_feeds(opened.proto, opened.graph, request))
-    made = describe_made(feed) if inputs is None else ""
+        feed = next(sample_feeds(opened.proto, opened.graph, request)) if model is None else {}
+    if model is not None:
+        feed = _run_inputs(opened, ModelSource(model, seed=seed), clock)
+    made = describe_made(feed) if inputs is None and model is None else ""
     return profile_feed(opened, origin, feed, settings, clock, made)
 
 
@@ -147,6 +159,14 @@ def profile_feed(
         notes=(*(opened.stale_notes if is_fitted else ()), *_notes(relinked, runs), *note_source(origin)),
         seconds=clock.seconds,
     )
+
+
+def _run_inputs(file: TaggedFile, source: ModelSource, clock: Clock) -> dict[str, np.ndarray]:
+    """Inputs that the model was run on as well."""
+    need_torch("running a model")
+    from modelexport.capture.onnxruntime.session import bind_inputs
+
+    return bind_inputs(file.proto, prepare_for_file(file, fit_dtype(file, source), clock).inputs.arrays)
 
 
 def _notes(relinked: RelinkResult, runs: int) -> Iterator[str]:

@@ -67,6 +67,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     op_types: Sequence[str] = (),
     per_channel: bool = False,
     reduce_range: bool = False,
+    block_size: int = 32,
     input: Sequence[str] = (),
     samples: int = 4,
     seed: int = 0,
@@ -83,11 +84,15 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     calibration  .npz files with samples for that; made where they are left out
     quant_format qdq (the default) or qoperator, for a static one
     method       minmax (the default), entropy, percentile or distribution, for a static one
+    weight_type  int8 by default; int4 and uint4 without `static`: matrix products become MatMulNBits
+    block_size   how many weights share a scale, for int4 and uint4 without `static`
     report       compare with `file` module by module
     """
     types = tuple(as_sequence(op_types))
     settings = _settings(static, quant_format, method, weight_type, activation_type)
-    settings = replace(settings, per_channel=per_channel, reduce_range=reduce_range, op_types=types)
+    settings = replace(settings, per_channel=per_channel, reduce_range=reduce_range, op_types=types, block=block_size)
+    if settings.is_blockwise:
+        quantizers.ensure_blockwise(settings)
     data = tuple(Path(path) for path in as_sequence(calibration))
     if data and not static:
         raise UserError("a dynamic quantizer looks at no samples", "Add --static, or leave --calibration out.")
@@ -108,7 +113,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     if static and not data:
         job.notes.append(f"calibrated on {len(feeds)} made-up inputs: give samples of real ones with --calibration")
     tool = quantizers.make_quantizer(job.settings)
-    tool = replace(tool, remedy=tool.remedy or _propose_remedy(opened, job.settings.form))
+    tool = replace(tool, remedy=tool.remedy or _propose_remedy(opened, job.settings))
     giving, made = "--calibration FILE.npz" if static else "", "" if data else _describe_made(feeds)
     run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed, giving, made)
     result = QuantizeResult(run_tools(opened, run, clock), job.excluded, job.included, tuple(job.notes))
@@ -125,7 +130,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     return replace(result, report=verify(written, against=path, inputs=inputs, progress=progress))
 
 
-def _propose_remedy(opened: TaggedFile, form: str) -> str:
+def _propose_remedy(opened: TaggedFile, settings: Quantization) -> str:
     """What to try where the quantizer fails. What cannot help is not proposed: it would fail once more."""
     op_types = Counter(node.op_type for node in opened.graph.nodes)
     quantized = sum(count for op_type, count in op_types.items() if op_type in _QUANTIZERS | {"DequantizeLinear"})
@@ -133,7 +138,7 @@ def _propose_remedy(opened: TaggedFile, form: str) -> str:
         nodes = "1 node quantizes or dequantizes" if quantized == 1 else f"{quantized} nodes quantize or dequantize"
         return f"The file is quantized already ({nodes}): quantize the one that it was made from."
     # A quantizer that is not installed is not there to fail.
-    if find_spec("onnxruntime") and not op_types.keys() & quantizers.quantizable_operators(form):
+    if find_spec("onnxruntime") and not op_types.keys() & quantizers.quantizable_operators(settings):
         return "The file has no node of a kind that this quantizer quantizes."
     leave_out = "Leave out what it stumbles over (--exclude QUERY)"
     if is_changed_by((entry.attribution for entry in opened.record.nodes.values()), CLEANER):
@@ -226,7 +231,7 @@ class _Job:
 
     def _note_what_is_never_quantized(self) -> None:
         try:
-            types = self.settings.op_types or quantizers.quantizable_operators(self.settings.form)
+            types = self.settings.op_types or quantizers.quantizable_operators(self.settings)
         except ModuleNotFoundError as error:
             raise ExtraMissing(
                 "quantizing needs onnxruntime, which is not installed",

@@ -31,7 +31,7 @@ from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_t
 from modelexport.graph.file.writing import ensure_model_target, save_model
 from modelexport.graph.soundness import are_same, ensure_sound
 from modelexport.record.lineage import is_changed_by
-from modelexport.record.results.files import RelinkResult
+from modelexport.record.results.files import RelinkResult, ToolInfo
 
 if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed, Tool
@@ -80,6 +80,18 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
         feeds = tuple(sample_feeds(opened.proto, opened.graph, request)) if wanted else ()
     made = describe_made(feeds[0]) if feeds and inputs is None else ""
     return run_tools(opened, ToolRun(chain, tool, target, embedding, feeds, check, made=made), clock)
+
+
+def list_tools() -> tuple[ToolInfo, ...]:
+    """All tools that `run_tool` knows, and whether they are installed."""
+    from modelexport.transform.tools.catalogue import TOOLS
+
+    def describe(tool: Tool) -> ToolInfo:
+        options = f":{'|'.join(tool.options)}" if tool.options else ":…" if tool.any_option else ""
+        installed = importlib.util.find_spec(tool.package) is not None
+        return ToolInfo(f"{tool.name}{options}", tool.does, tool.makes, tool.package, tool.extra, installed)
+
+    return tuple(map(describe, TOOLS.values()))
 
 
 @dataclass(frozen=True)

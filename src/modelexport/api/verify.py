@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from modelexport.api.attach import fit_dtype, prepare_for_file
 from modelexport.api.environment import Clock, Progress
 from modelexport.api.opening import ensure_record, note_source, open_file
 from modelexport.api.options import VerifyOptions, parse_tolerance
+from modelexport.api.prepare_file import fit_dtype, prepare_for_file
 from modelexport.api.relink import relink_graph
 from modelexport.api.value_comparison import (
     RunComparison,

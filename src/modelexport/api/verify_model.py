@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from modelexport.api.attach import fit_dtype, prepare_for_file
 from modelexport.api.environment import Clock, need_torch
 from modelexport.api.options import VerifyOptions
+from modelexport.api.prepare_file import fit_dtype, prepare_for_file
 from modelexport.api.value_comparison import RunComparison, SampleComparison, compare_stored_outputs, optimize_for_run
 from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RuntimeFailed, some_of
 from modelexport.graph.difference import measure

@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelexport.api.attach import fit_dtype
 from modelexport.api.environment import Clock, Progress, need_torch
 from modelexport.api.opening import ensure_record
 from modelexport.api.options import VerifyOptions, parse_tolerance
 from modelexport.api.package import Package, ensure_packages, open_package
+from modelexport.api.prepare_file import fit_dtype
 from modelexport.api.step_comparison import ComparedFile
 from modelexport.api.verify import verify_against_file
 from modelexport.api.verify_chain import ChainOptions, verify_chain

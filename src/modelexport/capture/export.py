@@ -41,7 +41,6 @@ from modelexport.capture.arguments import (
 )
 from modelexport.capture.dynamo import export_dynamo
 from modelexport.capture.entry_point import EntryPoint, entered
-from modelexport.capture.generation.windows import exportable_windows
 from modelexport.capture.hierarchy import run_model, trace_run
 from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest, dynamic_axes, parse_input_spec
@@ -123,7 +122,7 @@ def _entered(model: torch.nn.Module, entry: EntryPoint | None) -> Iterator[None]
     if entry is None:
         yield
         return
-    with entered(model, entry), exportable_windows():
+    with entered(model, entry):
         yield
 
 

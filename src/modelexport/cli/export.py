@@ -62,6 +62,7 @@ def export(model: str, output: Path, no_check: bool, report: cli.Report, **optio
     metavar="NAME",
 )
 @cli.tagging_options
+@cli.force_option
 @cli.report_options("text", "json", to_file=False)
 def attach(file: Path, model: str | None, output: Path, report: cli.Report, **options: Any) -> int:
     """Find out which module of MODEL made each node of FILE, which another tool exported, and write a tagged copy.
@@ -72,16 +73,24 @@ def attach(file: Path, model: str | None, output: Path, report: cli.Report, **op
     \b
     modelexport attach yolo.onnx -m ./yolo -o tagged.onnx     by values
     modelexport attach yolo.onnx -o tagged.onnx               by what FILE says itself
+    modelexport attach builder-out/ -m ./qwen3 -o tagged/     a folder becomes a package
+
+    FILE may be a folder that onnxruntime-genai's builder, optimum or transformers' exporter wrote.
 
     Without a MODEL, the record is what metadata, names and structure of FILE tell of its modules, and nothing is run.
     A FILE of an IR version below 10 keeps it: the record is then in its metadata, and there are no keys on nodes.
     """
     from modelexport.api.attach import attach as attach_model
-    from modelexport.show.text.written_files import export_lines
+    from modelexport.api.package import Package
+    from modelexport.show.text.written_files import export_lines, package_export_lines
 
     with cli.quiet_run(report.verbosity) as progress:
-        result = attach_model(file, model, output, progress=progress, **options)
-    report.show_unless_quiet(result, lambda: export_lines(result, verbose=report.verbose))
+        result: Any = attach_model(file, model, output, progress=progress, **options)
+    if isinstance(result, Package):
+        written = PackageExport(result.folder, result.info, result.exported)
+        report.show_unless_quiet(written, lambda: package_export_lines(written, verbose=report.verbose))
+    else:
+        report.show_unless_quiet(result, lambda: export_lines(result, verbose=report.verbose))
     return 0
 
 

@@ -187,6 +187,7 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
 @click.option("--providers", metavar="NAMES", default="", help="Of ONNX Runtime, the preferred first: CUDA,CPU.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, metavar="N", help="Threads for one operator; 0: all.")
 @cli.file_option("--inputs", help="An .npz file with the inputs themselves.")
+@cli.source_option(required=False, purpose="Its run gives the inputs, and fills a cache.")
 @cli.made_input_options()
 @cli.file_option("--trace", help="Write a trace for Perfetto or speedscope.")
 @click.option("--prompt", type=_COUNT, metavar="N", help="Of a package: tokens of the prefill.  [default: 512]")

@@ -8,35 +8,79 @@ from typing import Any
 import click
 
 from modelexport.cli import options as cli
+from modelexport.cli import package_tools as packages
+from modelexport.cli.package import find_package
+from modelexport.cli.package_tools import PackageRequest
+from modelexport.errors import UserError
 
 # The names of `QuantType` in onnxruntime.quantization, less their Q, in lower case; float8 is QFLOAT8E4M3FN.
 _TYPES = ("int8", "uint8", "int16", "uint16", "int4", "uint4", "float8")
 
 
+_component_option = click.option(
+    "--component", multiple=True, metavar="NAME", help="Of a package, only this one; others are copied. Repeatable."
+)
+
+
+def _refuse_components(file: Path, components: tuple[str, ...]) -> None:
+    if components:
+        raise UserError(f"{file} is not a package: it has no component {components[0]!r}", "Leave --component out.")
+
+
+def _list_tools(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """All tools, what they do, and whether they are installed; instead of running one."""
+    if not wanted or context.resilient_parsing:
+        return
+    from modelexport.api.run_tool import list_tools
+    from modelexport.show.text.console import show
+    from modelexport.show.text.written_files import tool_table
+
+    show([tool_table(list_tools())])
+    context.exit()
+
+
 @click.command()
 @click.argument("files", metavar="[BEFORE] AFTER", type=click.Path(path_type=Path), nargs=-1, required=True)
 @cli.target_option("Write AFTER with its new record.", required=False)
+@_component_option
+@cli.force_option
 @click.option("--tool", default="", metavar="NAME", help="Who made AFTER; it is written into the evidence.")
 @cli.embed_option()
 @cli.report_options("text", "json", to_file=False)
-def relink(files: tuple[Path, ...], output: Path | None, tool: str, embed: str, report: cli.Report) -> int:
+def relink(
+    *,
+    files: tuple[Path, ...],
+    output: Path | None,
+    component: tuple[str, ...],
+    force: bool,
+    report: cli.Report,
+    **options: Any,
+) -> int:
     """Find out which module each node of AFTER belongs to, which an optimizer or quantizer made of BEFORE.
 
     \b
     modelexport relink bert.onnx bert.opt.onnx -o bert.opt.tagged.onnx
     modelexport relink bert.int8.onnx -o bert.int8.tagged.onnx
+    modelexport relink qwen3/ optimized/ -o tagged/
 
-    BEFORE is a tagged file. Without it, what `export` planted in the file takes its place. Exits with 1 if the files
-    have nothing to do with each other, and if weights of the same name differ.
+    BEFORE is a tagged file. Without it, what `export` planted in the file takes its place. Both may be packages: then
+    every component is linked to that of the same name. Exits with 1 if the files have nothing to do with each other,
+    and if weights of the same name differ.
     """
     if len(files) > 2:
         raise click.UsageError("give one file, or the one before and the one after")
     from modelexport.api.relink import relink as relink_file
-    from modelexport.show.text.written_files import lineage_lines
+    from modelexport.show.text.written_files import lineage_lines, package_change_lines
 
     before = files[0] if len(files) > 1 else None  # else what `export` planted in the file
+    if any(path.is_dir() for path in files):
+        with cli.quiet_run(report.verbosity):
+            change = packages.relink_files(files, output, component, force=force, **options)
+        report.show_unless_quiet(change, lambda: package_change_lines(change, lineage_lines, verbose=report.verbose))
+        return 0 if change.ok else 1
+    _refuse_components(files[-1], component)
     with cli.quiet_run(report.verbosity) as progress:
-        result = relink_file(files[-1], output, before=before, tool=tool, embed=embed, progress=progress)
+        result = relink_file(files[-1], output, before=before, progress=progress, **options)
     report.show_unless_quiet(result, lambda: lineage_lines(result, verbose=report.verbose))
     return 0 if result.ok else 1
 
@@ -44,14 +88,28 @@ def relink(files: tuple[Path, ...], output: Path | None, tool: str, embed: str, 
 @click.command("run-tool")
 @cli.model_argument("file")
 @click.option("--tool", required=True, metavar="NAME", help="One of those below, or several: int8+ort:all.")
-@cli.target_option("The tagged file.")
+@click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_list_tools, help="List all tools.")
+@cli.target_option("The tagged file, or the folder for a package.")
+@_component_option
+@cli.force_option
 @cli.file_option("--inputs", help="An .npz file with inputs, for quantizers and for the check.")
 @cli.made_input_options(samples=4)
 @click.option("--no-check", is_flag=True, help="Do not run what the tool made.")
 @cli.embed_option("As for relink.")
 @cli.report_options("text", "json", to_file=False)
-def run_tool(file: Path, output: Path, no_check: bool, report: cli.Report, **options: Any) -> int:
+def run_tool(
+    *,
+    file: Path,
+    output: Path,
+    component: tuple[str, ...],
+    force: bool,
+    no_check: bool,
+    report: cli.Report,
+    **options: Any,
+) -> int:
     """Run an optimizer, converter or quantizer on a tagged FILE, and carry its record to what comes out.
+
+    FILE may be a package: then the tool runs on every component, and what comes out is a package.
 
     \b
     ort:all, ort:extended, ort:basic         ONNX Runtime's optimizer
@@ -64,8 +122,15 @@ def run_tool(file: Path, output: Path, no_check: bool, report: cli.Report, **opt
     shapes                                   symbolic shape inference
     """
     from modelexport.api.run_tool import run_tool as run
-    from modelexport.show.text.written_files import lineage_lines
+    from modelexport.show.text.written_files import lineage_lines, package_change_lines
 
+    if (package := find_package(file)) is not None:
+        target = PackageRequest(output, component, force)
+        with cli.quiet_run(report.verbosity) as progress:
+            change = packages.run_tool_on_files(package, target, check=not no_check, progress=progress, **options)
+        report.show_unless_quiet(change, lambda: package_change_lines(change, lineage_lines, verbose=report.verbose))
+        return 0 if change.ok else 1
+    _refuse_components(file, component)
     with cli.quiet_run(report.verbosity) as progress:
         result = run(file, output=output, check=not no_check, progress=progress, **options)
     report.show_unless_quiet(result, lambda: lineage_lines(result, verbose=report.verbose))
@@ -74,7 +139,9 @@ def run_tool(file: Path, output: Path, no_check: bool, report: cli.Report, **opt
 
 @click.command()
 @cli.model_argument("file")
-@cli.target_option("The quantized, tagged file.")
+@cli.target_option("The quantized, tagged file, or the folder for a package.")
+@_component_option
+@cli.force_option
 @click.option("--exclude", multiple=True, metavar="QUERY", help="Leave these nodes in float; repeatable.")
 @click.option("--include", multiple=True, metavar="QUERY", help="Quantize none but these nodes; repeatable.")
 @click.option("--static", is_flag=True, help="Quantize activations by what they are while the model runs.")
@@ -90,26 +157,54 @@ def run_tool(file: Path, output: Path, no_check: bool, report: cli.Report, **opt
 @click.option("--op-types", metavar="OP,…", default="", help="Quantize these operators only.")
 @click.option("--per-channel", is_flag=True, help="A scale for each channel of a weight.")
 @click.option("--reduce-range", is_flag=True, help="Weights of 7 bits, for CPUs without VNNI.")
+@click.option(
+    "--block-size",
+    type=click.Choice(["16", "32", "64", "128", "256"]),
+    default="32",
+    show_default=True,
+    help="Weights that share a scale; for int4 and uint4.",
+)
 @cli.made_input_options(samples=4)
 @click.option("--no-check", "check", flag_value=False, default=True, help="Do not run what the quantizer made.")
 @click.option("--report", is_flag=True, help="Compare with FILE: what did each module lose?")
 @cli.embed_option("As for relink.")
 @cli.report_options("text", "json", to_file=False, keyword="shown")
-def quantize(file: Path, output: Path, op_types: str, shown: cli.Report, **options: Any) -> int:
+def quantize(
+    *,
+    file: Path,
+    output: Path,
+    component: tuple[str, ...],
+    force: bool,
+    op_types: str,
+    shown: cli.Report,
+    **options: Any,
+) -> int:
     """Quantize a tagged FILE with ONNX Runtime, but for the nodes that a query means; its record goes along.
 
     \b
     modelexport quantize bert.onnx -o int8.onnx --exclude 'class=*SelfOutput'
     modelexport quantize bert.onnx -o int8.onnx --static --calibration data.npz --report
+    modelexport quantize qwen3/ -o qwen3-int4/ --weight-type int4
+
+    Of a package, every component is quantized, and what comes out is a package for the same consumer. int4 and uint4
+    without --static are for weights alone: matrix products become MatMulNBits, an operator of ONNX Runtime's.
 
     Queries are those of `modelexport query`, but a module that one names by its path or class is meant with everything
     inside of it. One that selects nothing is an error.
     """
     from modelexport.api.quantize import quantize as quantize_file
-    from modelexport.show.text.written_files import quantization_lines
+    from modelexport.show.text.written_files import package_change_lines, quantization_lines
 
     types = tuple(name.strip() for name in op_types.split(",") if name.strip())
+    options |= {"op_types": types, "block_size": int(options["block_size"])}
+    if (package := find_package(file)) is not None:
+        target = PackageRequest(output, component, force)
+        with cli.quiet_run(shown.verbosity) as progress:
+            change = packages.quantize_files(package, target, progress=progress, **options)
+        shown.show_unless_quiet(change, lambda: package_change_lines(change, quantization_lines, verbose=shown.verbose))
+        return 0 if change.ok else 1
+    _refuse_components(file, component)
     with cli.quiet_run(shown.verbosity) as progress:
-        result = quantize_file(file, output, op_types=types, progress=progress, **options)
+        result = quantize_file(file, output, progress=progress, **options)
     shown.show_unless_quiet(result, lambda: quantization_lines(result, verbose=shown.verbose))
     return 0 if result.ok else 1

@@ -26,6 +26,7 @@ from modelexport.errors import InputError
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.index import FLOATS, MAIN, function_id, node_key, subgraphs_with_ids, value_id
 from modelexport.graph.soundness import checkable
+from modelexport.record.package import Axis
 
 Types = dict[str, onnx.TypeProto]
 # Integers with more axes than this are data, such as token ids; with fewer they may be sizes.
@@ -169,6 +170,13 @@ def fits(dims: Dims, shape: Sequence[int]) -> bool:
     return len(dims) == len(shape) and all(isinstance(dim, str) or dim == size for dim, size in pairs)
 
 
+# Axes of models that generate: a mask is as long as the cache and what is new together. Ours, and those of others.
+_SUMS = {
+    Axis.TOTAL: f"{Axis.PAST} + {Axis.SEQUENCE}",
+    "total_sequence_length": "past_sequence_length + sequence_length",
+}
+
+
 class AxisSizes:
     """Shapes for inputs. Axes of one name have one size, which those inputs decide whose shape is given."""
 
@@ -209,7 +217,7 @@ class AxisSizes:
             return self._given[dim]
         # A name can be arithmetic on other axes, never on itself.
         known = {name: size for name, size in {**self._usual, **self._given}.items() if name != dim}
-        return computed_size(dim, known) or self._usual[dim]
+        return computed_size(_SUMS.get(dim, dim), known) or self._usual[dim]
 
 
 def _usual(value: onnx.ValueInfoProto, axis: int) -> int:

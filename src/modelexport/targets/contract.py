@@ -79,6 +79,14 @@ def _find_nothing(_: ModelFacts) -> str:
     return ""
 
 
+def _keep_name(file: str, _: str) -> str:
+    return file
+
+
+def _keep_configuration(configuration: Mapping[str, Any], _: frozenset[str]) -> Mapping[str, Any]:
+    return configuration
+
+
 @dataclass(frozen=True)
 class Contract:
     """One consumer of packages.
@@ -92,6 +100,8 @@ class Contract:
                      the cache must be as long as the past, and the mask hides what is out of the window
     axes             names of axes that the consumer reads a meaning from, by ours
     rename           the consumer's name of an input or output, by ours
+    name_variant     the file of a component by the type of its numbers: `model.onnx` in int4 is `model_q4.onnx`
+    list_external    config.json with what the consumer reads there of files whose weights are in a file of their own
     """
 
     name: str
@@ -104,6 +114,8 @@ class Contract:
     forgets: bool = True
     axes: Mapping[str, str] = field(default_factory=dict)
     rename: Callable[[str], str] = str
+    name_variant: Callable[[str, str], str] = _keep_name
+    list_external: Callable[[Mapping[str, Any], frozenset[str]], Mapping[str, Any]] = _keep_configuration
 
     @property
     def merges(self) -> bool:

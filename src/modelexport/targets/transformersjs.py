@@ -16,6 +16,8 @@ https://github.com/huggingface/transformers.js/blob/main/packages/transformers/s
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from modelexport.errors import propose_name, some_of
 from modelexport.record.package import Axis
@@ -79,10 +81,20 @@ VARIANTS = {
 }
 
 
+_OWN, _EXTERNAL = "transformers.js_config", "use_external_data_format"
+
+
 def name_variant(file: str, number_type: str) -> str:
-    """The file of the same graph in another type of numbers: `onnx/model.onnx` in int4 is `onnx/model_q4.onnx`."""
+    """The file of the same graph in another type of numbers: `onnx/model.onnx` in int4 is `onnx/model_q4.onnx`.
+
+    Weights of four bits in a graph of half precision are a type of their own. One without a name leaves the file's.
+    """
     stem, dot, ending = file.rpartition(".")
-    return f"{stem}{VARIANTS[number_type]}{dot}{ending}"
+    suffixes = {suffix: name for name, suffix in VARIANTS.items() if suffix}
+    suffix = next((suffix for suffix in suffixes if stem.endswith(suffix)), "")
+    combined = f"{number_type}-{suffixes[suffix]}" if suffix else number_type
+    wanted = combined if combined in VARIANTS else number_type
+    return f"{stem.removesuffix(suffix)}{VARIANTS[wanted]}{dot}{ending}" if wanted in VARIANTS else file
 
 
 def rename_state(name: str) -> str:
@@ -104,11 +116,17 @@ def _find_obstacle(facts: ModelFacts) -> str:
 
 def _configure(facts: ModelFacts) -> dict[str, str]:
     files = save_configuration(facts)
-    if facts.external:
-        external = {file.rpartition("/")[2]: 1 for file in sorted(facts.external)}
-        own = {"transformers.js_config": {"use_external_data_format": external}}
-        files[CONFIG] = write_json({**facts.configuration.model, **own})
+    files[CONFIG] = write_json(_list_external(facts.configuration.model, facts.external))
     return files
+
+
+def _list_external(configuration: Mapping[str, Any], external: frozenset[str]) -> Mapping[str, Any]:
+    """How many files the weights of a model are in, by the name of its file."""
+    own = {key: value for key, value in configuration.get(_OWN, {}).items() if key != _EXTERNAL}
+    if external:
+        own[_EXTERNAL] = {file.rpartition("/")[2]: 1 for file in sorted(external)}
+    others = {key: value for key, value in configuration.items() if key != _OWN}
+    return {**others, _OWN: own} if own else others
 
 
 TRANSFORMERSJS = Contract(
@@ -122,4 +140,6 @@ TRANSFORMERSJS = Contract(
     forgets=False,
     axes={Axis.BATCH: "batch_size"},
     rename=rename_state,
+    name_variant=name_variant,
+    list_external=_list_external,
 )

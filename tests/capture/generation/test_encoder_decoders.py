@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -87,20 +87,19 @@ def call(entry: EntryPoint, tensors: Mapping[str, Tensor]) -> Mapping[str, Tenso
         return entry.forward(**{name: tensors[name] for name in entry.inputs})
 
 
-def chain(entries: Mapping[str, EntryPoint], inputs: Mapping[str, Tensor], first: Tensor, steps: int) -> list[Tensor]:
+def chain(entries: Mapping[str, EntryPoint], inputs: Mapping[str, Tensor], tokens: Sequence[Tensor]) -> list[Tensor]:
     """Logits of each step, the cache handed on by its pairs: the way of a runtime."""
     encoded = call(entries["encoder"], inputs)["last_hidden_state"]
     mask = {"encoder_attention_mask": inputs["attention_mask"]} if "attention_mask" in inputs else {}
-    fed = {"input_ids": first, "encoder_hidden_states": encoded, **mask}
+    fed = {"encoder_hidden_states": encoded, **mask}
     merged = entries.get("decoder_merged")
     if merged is not None:
         fed |= {pair.past: merged.inputs[pair.past][:, :, :0] for pair in merged.cache}
     logits = []
-    for step in range(steps):
+    for step, ids in enumerate(tokens):
         entry = merged or entries["decoder" if step == 0 else "decoder_with_past"]
-        results = call(entry, fed)
+        results = call(entry, {**fed, "input_ids": ids})
         logits.append(results["logits"][:, -1])
-        fed |= {"input_ids": logits[-1].argmax(-1, keepdim=True)}
         fed |= {pair.past: results[pair.present] for pair in entry.cache if pair.present in results}
     return logits
 
@@ -112,7 +111,7 @@ def test_chain_equals_generate(build: Callable[[], Built], merged: bool) -> None
     entries = {entry.name: entry for entry in find_entry_points(model, inputs, merged)}
     assert list(entries) == (["encoder", "decoder_merged"] if merged else ["encoder", "decoder", "decoder_with_past"])
     expected = record_steps(model, inputs, 6)
-    logits = chain(entries, inputs, expected.calls[0].arguments["decoder_input_ids"], 6)
+    logits = chain(entries, inputs, [recorded.arguments["decoder_input_ids"] for recorded in expected.calls])
     for step, recorded in zip(logits, expected.calls, strict=True):
         torch.testing.assert_close(step, recorded.outputs["logits"][:, -1], atol=1e-4, rtol=1e-3)
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from measure.catalogue import NotRunnable
+from measure.corpus.rows import Proof
 from measure.generation.families import read_families
-from measure.generation.family_result import TASK, ComponentFigures, FamilyResult
-from measure.generation.generation_page import compose_generation, list_targets
+from measure.generation.family_result import PACKAGE, TASKS, VERIFY, ComponentFigures, FamilyResult
+from measure.generation.generation_page import compose_generation
 from measure.generation.generation_run import Places, keep_others, make_measurement
+from measure.generation.targets import list_targets
 from measure.generation.witness import GenerationWitness, GridPoint
 from measure.results import Results, installed_versions, read_results, write_results
 from measure.workers import Breakdown, Job
@@ -78,21 +80,38 @@ def test_a_target_counts_what_holds() -> None:
 def test_results_go_through_a_file(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     write_results(Results({}, {_GOOD.key: _GOOD}), path)
-    assert read_results(path, FamilyResult).by_key == {("llama", TASK): _GOOD}
+    assert read_results(path, FamilyResult).by_key == {("llama", PACKAGE): _GOOD}
     assert json.loads(path.read_text())["results"][0]["family"] == "llama"
     assert Places(results=path).results.exists()
 
 
 def test_a_worker_that_breaks_down_is_the_result_of_its_family() -> None:
-    lost = make_measurement(read_families()).lost(Job(("t5",), (TASK,)), TASK, Breakdown("took too long"))
-    assert (lost.kind, lost.failure) == ("encoder-decoder", "took too long")
+    lost = make_measurement(read_families()).lost(Job(("t5",), TASKS), VERIFY, Breakdown("took too long"))
+    assert (lost.kind, lost.task, lost.failure) == ("encoder-decoder", VERIFY, "took too long")
 
 
 def test_a_part_is_not_mixed_with_results_of_other_versions() -> None:
-    families, jobs = read_families(), [Job(("qwen3",), (TASK,))]
+    families, jobs = read_families(), [Job(("qwen3",), TASKS)]
     versions = installed_versions("onnxruntime-genai")
     known = {_GOOD.key: _GOOD}
     assert keep_others(Results(versions, known), families, jobs).by_key == known
     with pytest.raises(NotRunnable, match="run all families"):
         keep_others(Results({"torch": "1"}, known), families, jobs)
-    assert not keep_others(Results({"torch": "1"}, known), families, [Job(("llama",), (TASK,))]).by_key
+    assert not keep_others(Results({"torch": "1"}, known), families, [Job(("llama",), TASKS)]).by_key
+
+
+def test_verdicts_of_verify_have_a_table_and_a_share() -> None:
+    proof = Proof(nodes=206, proved=190, enclosed=10, compute=100, compute_shown=98, open={"none": 2})
+    verified = FamilyResult("llama", "decoder", VERIFY, proof=proof)
+    page = compose_generation(read_families(), Results({}, {item.key: item for item in (_GOOD, verified)}))
+    assert "| llama | 206 | 190 | 10 | 0 | 100 | 98.0 |" in page
+    assert "| at least 97.0 % | 98.0 % | yes |" in page
+    assert replace(verified, proof=replace(proof, contradicted=1)).list_faults() == ["verify: 1 nodes are contradicted"]
+
+
+def test_every_file_of_networks_has_to_be_run() -> None:
+    components = (ComponentFigures("unet", 9, {"exact": 9}), ComponentFigures("vae_decoder", 5, {"exact": 5}))
+    result = FamilyResult("diffusers-unet", "networks", components=components, differences={"unet": 0.5})
+    assert result.list_faults() == ["unet differs by 0.5", "vae_decoder was not run"]
+    page = compose_generation(read_families(), Results({}, {result.key: result}))
+    assert "| diffusers-unet | unet | 9 | 0 | 5.0e-01 |" in page

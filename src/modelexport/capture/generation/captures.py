@@ -69,8 +69,18 @@ class Capture:
         }
 
 
-def capture_steps(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], first: int, steps: int) -> Capture:
-    run = record_steps(model, inputs, first + steps + 1)
+# How a run of `generate` is recorded: model, inputs, new tokens.
+Recorder = Callable[[torch.nn.Module, Mapping[str, Any], int], Generation]
+
+
+def capture_steps(
+    model: torch.nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    first: int,
+    steps: int,
+    record: Recorder = record_steps,
+) -> Capture:
+    run = record(model, inputs, first + steps + 1)
     return Capture(run, first, steps, cache_arguments(run.calls))
 
 

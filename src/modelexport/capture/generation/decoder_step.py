@@ -16,7 +16,7 @@ import torch
 
 from modelexport.capture.generation.cache import TensorLayout
 
-MASK = "attention_mask"
+MASK, LOGITS = "attention_mask", "logits"
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,8 @@ class DecoderStep:
         mask = None if self.takes_mask else arguments.pop(MASK, None)
         outputs = self.call(**self.constants, **arguments, **filled)
         given = {id(tensor) for tensor in (*inputs.values(), *tensors.values())}
-        named = {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+        # Other tensors that a model returns are by-products: hidden states of its encoder, state of its own.
+        named = {LOGITS: outputs[LOGITS]}
         for layout in self.layouts:
             if layout.present is not None:
                 returned = outputs.get(layout.argument)

@@ -26,6 +26,7 @@ from modelexport.capture.generation.captures import (
     TOTAL,
     WINDOW,
     Capture,
+    Recorder,
     agree,
     capture_steps,
     empty_state,
@@ -40,15 +41,17 @@ from modelexport.capture.generation.captures import (
     sample_tensors,
 )
 from modelexport.capture.generation.decoder_step import MASK, DecoderStep
-from modelexport.capture.generation.steps import enlarge_inputs
+from modelexport.capture.generation.steps import enlarge_inputs, record_steps
 from modelexport.capture.generation.windows import exportable_windows
 from modelexport.errors import ExportFailed
 
 
-def find_decoder(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[EntryPoint, ...]:
+def find_decoder(
+    model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], record: Recorder = record_steps
+) -> tuple[EntryPoint, ...]:
     """The entry points of a model that generates by itself; `inputs` are those of `generate`, padded on the left."""
-    small = capture_steps(model, inputs, first=3, steps=3)
-    large = capture_steps(model, enlarge_inputs(inputs), first=4, steps=2)
+    small = capture_steps(model, inputs, 3, 3, record)
+    large = capture_steps(model, enlarge_inputs(inputs), 4, 2, record)
     call = model.forward
     layouts = tuple(lay_out_arguments(small))
     sample, enlarged = sample_tensors(small.merged, layouts), sample_like(large, layouts)

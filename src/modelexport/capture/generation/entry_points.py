@@ -2,7 +2,7 @@
 
 a decoder                 decoder
 an encoder and a decoder  encoder, decoder, decoder_with_past; merged: encoder, decoder_merged
-vision and language       vision_encoder, embed_tokens, decoder
+vision and language       vision_encoder, embed_tokens, embedding, decoder
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.generation.decoders import find_decoder
 from modelexport.capture.generation.encoder_decoders import find_encoder_decoder
+from modelexport.capture.generation.media import find_media
+from modelexport.capture.generation.multimodal import find_multimodal
 
 
 def find_entry_points(
@@ -25,4 +27,6 @@ def find_entry_points(
     """
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return find_encoder_decoder(model, inputs, merged)
+    if find_media(model, inputs):
+        return find_multimodal(model, inputs)
     return find_decoder(model, inputs)

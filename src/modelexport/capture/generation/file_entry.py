@@ -29,8 +29,8 @@ from modelexport.capture.export import PreparedModel, Step, prepare_model
 from modelexport.capture.generation.captures import BATCH, PAST, SEQUENCE, TOTAL, WINDOW
 from modelexport.capture.generation.decoder_step import MASK
 from modelexport.capture.generation.entry_points import find_entry_points
-from modelexport.capture.generation.prepare import pad_left
-from modelexport.capture.generation.windows import endless_windows, exportable_windows
+from modelexport.capture.generation.inputs import make_generate_inputs
+from modelexport.capture.generation.windows import exportable_windows
 from modelexport.capture.isolation import isolate_model
 from modelexport.capture.onnxruntime.session import bind_inputs, open_session, required_inputs, run_session
 from modelexport.errors import InputError
@@ -52,14 +52,18 @@ class FittedStep:
 
     inputs     names of the file's inputs, mapped to those of the entry point
     outputs    names of the entry point's outputs, mapped to those of the file
+    forgets    whether layers with a sliding window drop old tokens
     """
 
     forward: Callable[..., Tensors]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str] = field(default_factory=dict)
+    forgets: bool = True
 
     def __call__(self, **tensors: torch.Tensor) -> dict[str, torch.Tensor]:
-        results = self.forward(**{self.inputs[name]: tensor for name, tensor in tensors.items() if name in self.inputs})
+        known = {self.inputs[name]: tensor for name, tensor in tensors.items() if name in self.inputs}
+        with exportable_windows(forget=self.forgets):
+            results = self.forward(**known)
         return {self.outputs.get(name, name): tensor for name, tensor in results.items()}
 
 
@@ -67,7 +71,7 @@ def prepare_step(file: ModelFile, source: ModelSource, prepared: PreparedModel, 
     """The model, called as the file was exported from it, on inputs out of a run of `generate`."""
     again = prepare_model(replace(source.with_module(prepared.module), static=False), step)
     with step("steps"):
-        entry = fit_entry(file, prepared.module, pad_left(again.inputs.tensors))
+        entry = fit_entry(file, prepared.module, make_generate_inputs(prepared.module, again.inputs.tensors))
     return replace(prepared, inputs=CallArguments(dict(entry.inputs)), axes=entry.axes, entry=entry)
 
 
@@ -77,9 +81,7 @@ def fit_entry(file: ModelFile, model: torch.nn.Module, inputs: Tensors) -> Entry
     inputs  of `generate`: a batch of at least two, tokens padded on the left
     """
     with isolate_model(model):
-        finder = _EntryFinder(file, model, inputs)
-        with exportable_windows():
-            return finder.find()
+        return _EntryFinder(file, model, inputs).find()
 
 
 class _EntryFinder:
@@ -105,19 +107,22 @@ class _EntryFinder:
 
     def _candidates(self) -> Iterator[EntryPoint]:
         proto = self._file.proto
-        for entry in self._fitting_entries():
+        for entry, forgets in self._fitting_entries():
             for pairs in pair_inputs(proto, entry):
                 fixed = _fixed_sizes(proto, entry, pairs)
-                yield from (_rename_inputs(proto, cut, pairs) for cut in _cut_samples(entry, fixed))
+                for cut in _cut_samples(entry, fixed):
+                    yield _rename_inputs(proto, cut, pairs, FittedStep(entry.forward, pairs, forgets=forgets))
 
-    def _fitting_entries(self) -> Iterator[EntryPoint]:
-        entries = self._entries(self._inputs)
-        yield from entries
+    def _fitting_entries(self) -> Iterator[tuple[EntryPoint, bool]]:
+        """Entry points, and whether layers with a window forget in them."""
+        with exportable_windows():
+            entries = self._entries(self._inputs)
+        yield from ((entry, True) for entry in entries)
         if any(WINDOW in axes.values() for entry in entries for axes in entry.axes.values()):
             # Others' files keep every token of a layer with a window, and leave the window to the mask.
-            with endless_windows():
+            with exportable_windows(forget=False):
                 endless = self._entries(self._inputs)
-            yield from endless
+            yield from ((entry, False) for entry in endless)
 
     def _entries(self, inputs: Tensors) -> list[EntryPoint]:
         """Entry points whose inputs the file takes, with a past as long as the file wants it."""
@@ -326,7 +331,7 @@ def _cut_tensor(tensor: torch.Tensor, axes: Mapping[int, str], rows: Sequence[in
     return tensor.contiguous()
 
 
-def _rename_inputs(proto: onnx.ModelProto, entry: EntryPoint, pairs: Mapping[str, str]) -> EntryPoint:
+def _rename_inputs(proto: onnx.ModelProto, entry: EntryPoint, pairs: Mapping[str, str], step: FittedStep) -> EntryPoint:
     """The entry point under the names of the file's inputs; what the file does not take comes last."""
     untaken = {name: name for name in entry.inputs if name not in pairs.values()}
     known = {**pairs, **untaken}
@@ -334,7 +339,7 @@ def _rename_inputs(proto: onnx.ModelProto, entry: EntryPoint, pairs: Mapping[str
     flags = {name: torch.ones(1, dtype=torch.bool) for name in required_inputs(proto) if name not in pairs}
     return EntryPoint(
         entry.name,
-        FittedStep(entry.forward, known),
+        replace(step, inputs=known),
         {name: entry.inputs[other] for name, other in pairs.items()}
         | flags
         | {name: entry.inputs[name] for name in untaken},

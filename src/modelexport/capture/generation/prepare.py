@@ -16,6 +16,7 @@ from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.export import Step, bind_inputs
 from modelexport.capture.generation.configuration import read_configuration
 from modelexport.capture.generation.entry_points import find_entry_points
+from modelexport.capture.generation.inputs import make_generate_inputs
 from modelexport.capture.isolation import isolate_model
 from modelexport.capture.loading.models import load_model
 from modelexport.capture.loading.parts import find_part_entries
@@ -75,8 +76,9 @@ def prepare_components(
             prepared = bind_inputs(loaded, source)
         notes = prepared.notes
         if generates:
-            prompt = pad_left(prepared.inputs.tensors)
+            given = bool(source.text or source.input or source.input_specs) or source.inputs is not None
             with step("steps"), isolate_model(loaded.module):
+                prompt = make_generate_inputs(loaded.module, prepared.inputs.tensors, given=given)
                 entries = find_entry_points(loaded.module, prompt, merged)
         else:
             entries = (EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes),)
@@ -88,12 +90,3 @@ def prepare_components(
 def can_generate(model: torch.nn.Module) -> bool:
     answer = getattr(model, "can_generate", None)
     return callable(answer) and bool(answer())
-
-
-def pad_left(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Inputs of `generate`, with the first tokens of the first row as padding."""
-    kept = {name: tensor.clone() for name, tensor in inputs.items() if not name.startswith("decoder_")}
-    tokens, mask = kept.get("input_ids"), kept.get("attention_mask")
-    if tokens is not None and mask is not None and tokens.shape[1] > 3:
-        mask[0, :2] = 0
-    return kept

@@ -49,30 +49,6 @@ def exportable_windows(*, forget: bool = True) -> Iterator[None]:
             setattr(layer, name, member)
 
 
-# Longer than any past.
-_ENDLESS = 1 << 40
-
-
-@contextmanager
-def endless_windows() -> Iterator[None]:
-    """Layers with a window that are made while this is open forget nothing: the mask alone hides old tokens."""
-    layer = getattr(library("transformers.cache_utils"), "DynamicSlidingWindowLayer", None)
-    if layer is None:
-        yield
-        return
-    make = layer.__dict__["__init__"]
-
-    def make_endless(self: Any, *args: Any, **kwargs: Any) -> None:
-        make(self, *args, **kwargs)
-        self.sliding_window = _ENDLESS
-
-    layer.__init__ = make_endless
-    try:
-        yield
-    finally:
-        layer.__init__ = make
-
-
 def _update(self: Any, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
     if not self.is_initialized:
         self.lazy_initialization(key_states, value_states)

@@ -9,7 +9,7 @@ https://protobuf.dev/programming-guides/proto-limits/
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
@@ -73,12 +73,13 @@ def _movable(model: ModelFile, threshold: int) -> Iterator[int]:
     """Positions of the initializers that are large enough for the data file and not there yet."""
     for position, tensor in enumerate(model.proto.graph.initializer):
         plain = not external.is_external(tensor) and tensor.data_type != onnx.TensorProto.STRING
-        data = _initializer_data(model, tensor) if plain else None
+        data = initializer_data(model, tensor) if plain else None
         if data is not None and data.nbytes >= threshold:
             yield position
 
 
-def _initializer_data(model: ModelFile, tensor: onnx.TensorProto) -> WeightData | None:
+def initializer_data(model: ModelFile, tensor: onnx.TensorProto) -> WeightData | None:
+    """The data of an initializer that is in the file itself."""
     return data_inside(tensor) if has_data(tensor) else model.weights.get(tensor.name)
 
 
@@ -121,17 +122,20 @@ def _moved_out(model: ModelFile, leaving: set[int], location: str) -> Layout:
     moved: list[tuple[onnx.TensorProto, WeightData]] = []
     for position, tensor in enumerate(proto.graph.initializer):
         if position in leaving:
-            data = _initializer_data(model, model.proto.graph.initializer[position])
+            data = initializer_data(model, model.proto.graph.initializer[position])
             moved += [] if data is None else [(tensor, data)]
     outside = filter(external.is_external, external.tensors(proto))
     moved += [(tensor, external.external_data(tensor, model.directory)) for tensor in outside]
-    return Layout(proto, model.weights, tuple(_assign_offsets(moved, location)))
+    return Layout(proto, model.weights, tuple(assign_offsets(moved, location)))
 
 
-def _assign_offsets(
-    moved: list[tuple[onnx.TensorProto, WeightData]], location: str
+def assign_offsets(
+    moved: Iterable[tuple[onnx.TensorProto, WeightData]], location: str, end: int = 0
 ) -> Iterator[tuple[int, WeightData]]:
-    end = 0
+    """Have tensors refer to a data file, one after the other; gives what goes where in it.
+
+    end  of what is in the data file already
+    """
     for tensor, data in moved:
         offset = -(-end // _ALIGNMENT) * _ALIGNMENT
         external.set_external(tensor, location, offset, data.nbytes)
@@ -175,7 +179,11 @@ def stage_model(
     stage: Stage, model: ModelFile, path: Path, *, external_data: bool | None = None, threshold: int = 1024
 ) -> tuple[Path, ...]:
     """Like `save_model`, for a model that appears together with other files."""
-    layout = lay_out(model, path, external_data, threshold)
+    return stage_layout(stage, lay_out(model, path, external_data, threshold), path)
+
+
+def stage_layout(stage: Stage, layout: Layout, path: Path, data: Path | None = None) -> tuple[Path, ...]:
+    """Write what was laid out; what lies outside goes into `data`, which is `data_file(path)` if it is not given."""
     parts = _spliced(layout)
     if wire.size_of(parts) > PROTOBUF_LIMIT:
         raise UserError(
@@ -185,7 +193,7 @@ def stage_model(
     if not layout.outside:
         _write_parts(stage.open(path), parts)
         return (path,)
-    data = data_file(path)
+    data = data or data_file(path)
     # First, because a model must never be there before its data is.
     data_stream = stage.open(data)
     for offset, block in layout.outside:

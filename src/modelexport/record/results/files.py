@@ -7,9 +7,10 @@ result that is not `ok` is a finding and no error: the command ends with exit co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from modelexport.record.lineage import Lineage
 from modelexport.record.package import PackageInfo
@@ -243,6 +244,10 @@ class RelinkResult:
     def ok(self) -> bool:
         return self.related and not self.differing
 
+    def moved_to(self, path: Path, *beside: Path) -> RelinkResult:
+        """The same of a file that was moved; `beside` are its weights and its record."""
+        return replace(self, path=path, files=(path, *beside), after=str(path))
+
 
 @dataclass(frozen=True)
 class QuantizeResult:
@@ -266,6 +271,47 @@ class QuantizeResult:
     @property
     def ok(self) -> bool:
         return self.relinked.ok
+
+    def moved_to(self, path: Path, *beside: Path) -> QuantizeResult:
+        return replace(self, relinked=self.relinked.moved_to(path, *beside))
+
+
+_Made = TypeVar("_Made", RelinkResult, QuantizeResult)
+
+
+@dataclass(frozen=True)
+class PackageChange(Generic[_Made]):
+    """What was made of the components of a package.
+
+    folder      of the new package; None if nothing was written
+    components  by name: the file, its lineage and its record
+    copied      components that were taken over as they are
+    """
+
+    folder: Path | None
+    components: Mapping[str, _Made]
+    copied: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return all(made.ok for made in self.components.values())
+
+
+@dataclass(frozen=True)
+class ToolInfo:
+    """A tool of `run-tool`.
+
+    call   how it is called, with its options: `ort:all|extended|basic`
+    makes  operators of ONNX Runtime's that it has fusions for
+    extra  the part of modelexport's own dependencies that brings its package
+    """
+
+    call: str
+    does: str
+    makes: tuple[str, ...]
+    package: str
+    extra: str
+    installed: bool
 
 
 @dataclass(frozen=True)

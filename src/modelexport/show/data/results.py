@@ -145,6 +145,7 @@ _FILE_TABLES: Tables = {
         "strayed",
     ),
     files.QuantizeResult: fields(_SCHEMA, "lineage=relinked excluded included notes report"),
+    files.PackageChange: fields(_SCHEMA, "package=folder ok components copied"),
     NodeEntry: fields("name key op_type module=attribution.module"),
     files.Extraction: fields(
         _SCHEMA,

@@ -16,8 +16,9 @@ explains, edges in another order, weights that moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -292,3 +293,23 @@ def quantization_lines(result: files.QuantizeResult, *, verbose: bool = False) -
     if result.report is not None:
         yield plain("")
         yield from verification_tables(result.report, Shown(by_loss=True, verbose=verbose))
+
+
+def package_change_lines(
+    change: files.PackageChange[Any], view: Callable[..., Iterator[RenderableType]], *, verbose: bool = False
+) -> Iterator[RenderableType]:
+    """Component by component, each as `view` shows a file."""
+    for name, result in change.components.items():
+        yield plain(name, "bold")
+        yield from view(result, verbose=verbose)
+    if change.copied:
+        yield plain(f"copied as before: {', '.join(change.copied)}")
+
+
+def tool_table(tools: Iterable[files.ToolInfo]) -> RenderableType:
+    """A row for each tool, for `run-tool --list`."""
+    shown = table("", "tool", "does", "can fuse into", "package", "installed")
+    for tool in tools:
+        installed = "yes" if tool.installed else f"no: pip install 'modelexport[{tool.extra}]'"
+        shown.add_row(*map(plain, (tool.call, tool.does, ", ".join(tool.makes), tool.package, installed)))
+    return shown

@@ -56,22 +56,61 @@ def infer_symbolic_shapes(job: Job) -> None:
 
 
 _ORT = "onnxruntime"
+# Operators of ONNX Runtime's that these have fusions for, the main ones; a graph may have none of the patterns.
+_FUSED_BY_ORT = ("FusedMatMul", "BiasGelu", "QuickGelu", "SkipLayerNormalization")
+_FUSED_BY_TRANSFORMERS = ("Attention", "SimplifiedLayerNormalization", "SkipLayerNormalization", "BiasGelu")
+_FUSED_BY_ONNXSCRIPT = ("GroupQueryAttention", "MultiHeadAttention", "SkipSimplifiedLayerNormalization", "FusedMatMul")
 _TOOLS = (
-    Tool("ort", "ONNX Runtime's optimizer", _ORT, optimizers.ort, ("all", "extended", "basic")),
-    Tool("transformers", "ONNX Runtime's optimizer for transformers", _ORT, optimizers.transformers, any_option=True),
+    Tool("ort", "ONNX Runtime's optimizer", _ORT, optimizers.ort, ("all", "extended", "basic"), makes=_FUSED_BY_ORT),
+    Tool(
+        "transformers",
+        "ONNX Runtime's optimizer for transformers",
+        _ORT,
+        optimizers.transformers,
+        any_option=True,
+        makes=_FUSED_BY_TRANSFORMERS,
+    ),
     Tool("onnxslim", "removes and folds what can be", "onnxslim", optimizers.onnxslim),
     Tool("onnxsim", "removes and folds what can be", "onnxsim", optimizers.onnxsim),
     Tool("onnxoptimizer", "ONNX's fusions and eliminations", "onnxoptimizer", optimizers.onnxoptimizer),
     Tool("onnxscript", "the optimizer of torch's exporter", "onnxscript", optimizers.onnxscript),
-    Tool("ort_fusions", "onnxscript's fusions for ONNX Runtime", "onnxscript", optimizers.ort_fusions),
+    Tool(
+        "ort_fusions",
+        "onnxscript's fusions for ONNX Runtime",
+        "onnxscript",
+        optimizers.ort_fusions,
+        makes=_FUSED_BY_ONNXSCRIPT,
+    ),
     Tool("opset", "ONNX's version converter, as opset:21", "onnx", convert_opset, ("21",)),
     Tool("onnxscript_opset", "onnxscript's version converter", "onnxscript", convert_opset_by_onnxscript, ("21",)),
-    Tool("int8", "dynamic quantization of weights", _ORT, quantizers.quantize_dynamic_int8),
-    Tool("qdq", "static quantization, in pairs of nodes", _ORT, quantizers.quantize_static_qdq, calibrates=True),
-    Tool("qoperator", "static quantization, in operators", _ORT, quantizers.quantize_static_operators, calibrates=True),
-    Tool("int4", "weights of four bits", _ORT, quantizers.quantize_four_bits),
-    Tool("fp16", "half precision, by ONNX Runtime's converter", _ORT, convert_to_half),
-    Tool("fp16_common", "half precision, by onnxconverter-common", "onnxconverter_common", convert_to_half_by_common),
+    Tool("int8", "dynamic quantization of weights", _ORT, quantizers.quantize_dynamic_int8, number_type="int8"),
+    Tool(
+        "qdq",
+        "static quantization, in pairs of nodes",
+        _ORT,
+        quantizers.quantize_static_qdq,
+        calibrates=True,
+        number_type="int8",
+    ),
+    Tool(
+        "qoperator",
+        "static quantization, in operators",
+        _ORT,
+        quantizers.quantize_static_operators,
+        calibrates=True,
+        number_type="int8",
+    ),
+    Tool(
+        "int4", "weights of four bits", _ORT, quantizers.quantize_four_bits, number_type="int4", makes=("MatMulNBits",)
+    ),
+    Tool("fp16", "half precision, by ONNX Runtime's converter", _ORT, convert_to_half, number_type="float16"),
+    Tool(
+        "fp16_common",
+        "half precision, by onnxconverter-common",
+        "onnxconverter_common",
+        convert_to_half_by_common,
+        number_type="float16",
+    ),
     Tool("shapes", "symbolic shape inference", _ORT, infer_symbolic_shapes),
 )
 TOOLS = {tool.name: tool for tool in _TOOLS}

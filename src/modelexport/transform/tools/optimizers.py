@@ -101,7 +101,7 @@ def transformers(job: Job) -> None:
     kind = {"model_type": job.option} if job.option else {}
     # Zero heads: it reads their number from the graph. Level 0: ONNX Runtime's own optimizer is another tool here.
     optimized = optimize_model(str(job.source), num_heads=0, hidden_size=0, opt_level=0, **kind)
-    optimized.save_model_to_file(str(job.target))
+    optimized.save_model_to_file(str(job.target), use_external_data_format=is_spread(job.source))
 
 
 def onnxslim(job: Job) -> None:

@@ -1,6 +1,7 @@
 """Quantizers of ONNX Runtime: dynamic int8, static in QDQ or operator form, four-bit weights.
 
     dynamic    weights are int8, activations are rounded while the model runs
+    four bits  weights of matrix products in blocks that share a scale, activations stay in float: MatMulNBits
     qdq        QuantizeLinear/DequantizeLinear pairs, ranges from calibration
     qoperator  QLinearMatMul and others in place of the pairs
 
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from modelexport.errors import UserError
 from modelexport.graph.protos import in_order, integer_attribute
 from modelexport.transform.tools.keep_float import keep_nodes_float
 from modelexport.transform.tools.tool import (
@@ -37,8 +39,12 @@ from modelexport.transform.tools.tool import (
 if TYPE_CHECKING:
     from modelexport.graph.file.reading import ModelFile
 
-# Weights that share a scale; it must be a power of two, and small models have short rows.
+# Weights that share a scale. A power of two; small models have short rows.
 _BLOCK = 16
+BLOCKS = (16, 32, 64, 128, 256)
+# What ONNX Runtime has operators for whose weights are of four bits; the embedding only if it is asked for.
+_FOUR_BITS = frozenset({"int4", "uint4"})
+_BLOCKWISE, _BLOCKWISE_ON_REQUEST = "MatMul", "Gather"
 
 TYPES = {
     "int8": "QInt8",
@@ -62,6 +68,7 @@ class Quantization:
     form      of a static one, which looks at the model while it runs; empty for a dynamic one
     include   names of the only nodes that may be quantized
     exclude   names of nodes that are left in float
+    block     how many weights share a scale, for those of four bits
     """
 
     form: str = ""
@@ -73,13 +80,21 @@ class Quantization:
     op_types: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = field(default=(), repr=False)
+    block: int = _BLOCK
+
+    @property
+    def is_blockwise(self) -> bool:
+        """Whether weights alone are quantized, to four bits."""
+        return not self.form and self.weight_type in _FOUR_BITS
 
 
 def make_quantizer(settings: Quantization) -> Tool:
     static = bool(settings.form)
-    run = partial(_static if static else _dynamic, settings)
-    does, remedy = "quantization by ONNX Runtime", _remedy(settings)
-    return Tool(settings.form or "int8", does, "onnxruntime", run, calibrates=static, remedy=remedy)
+    quantizer = _static if static else _blockwise if settings.is_blockwise else _dynamic
+    does, remedy, weight_type = "quantization by ONNX Runtime", _remedy(settings), settings.weight_type or "int8"
+    name = settings.form or (weight_type if settings.is_blockwise else "int8")
+    run = partial(quantizer, settings)
+    return Tool(name, does, "onnxruntime", run, calibrates=static, remedy=remedy, number_type=weight_type)
 
 
 def _remedy(settings: Quantization) -> str:
@@ -90,17 +105,23 @@ def _remedy(settings: Quantization) -> str:
             "float8 takes all of --static --weight-type float8 --activation-type float8 --method distribution, and few "
             "operators take float8 even so: try int8."
         )
-    if not settings.form and types - _BYTES:
-        return "Without --static, weights are int8 or uint8: add --static, or choose one of these."
+    if not settings.form and types - _BYTES - _FOUR_BITS:
+        return "Without --static, weights are int8, uint8, int4 or uint4: add --static, or choose one of these."
     if settings.form == "qoperator" and types - _BYTES:
         return "In this format, numbers are int8 or uint8: choose one of these, or --quant-format qdq."
-    if types - _BYTES:
+    if settings.form and types - _BYTES:
         return "Few operators take such types: try --weight-type int8 --activation-type int8."
     return ""
 
 
-def quantizable_operators(form: str) -> frozenset[str]:
+def quantizable_operators(settings: Quantization) -> frozenset[str]:
     """The operators that a quantizer knows how to quantize, if it is not told which."""
+    if settings.is_blockwise:
+        return frozenset({_BLOCKWISE})
+    return _operators_of_form(settings.form)
+
+
+def _operators_of_form(form: str) -> frozenset[str]:
     from onnxruntime.quantization import registry
 
     if not form:
@@ -123,12 +144,41 @@ def quantize_static_operators(job: Job) -> None:
 
 def quantize_four_bits(job: Job) -> None:
     """MatMul by a constant becomes MatMulNBits, an operator of ONNX Runtime's; nothing else changes."""
+    _blockwise(Quantization(weight_type="int4"), job)
+
+
+def _blockwise(settings: Quantization, job: Job) -> None:
+    """int4: around zero; uint4: with a zero point for each block. Stored alike, two in a byte."""
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     with copy_model(job.source, job.target.parent, store_constants) as source:
-        quantizer = MatMulNBitsQuantizer(read_whole(source), block_size=_BLOCK, is_symmetric=True)
+        model = read_whole(source)
+        # Its own list of nodes to include adds to what it quantizes anyway.
+        others = {node.name for node in model.graph.node if node.name not in settings.include}
+        quantizer = MatMulNBitsQuantizer(
+            model,
+            block_size=settings.block,
+            is_symmetric=settings.weight_type == "int4",
+            nodes_to_exclude=[*settings.exclude, *(others if settings.include else ())],
+            op_types_to_quantize=settings.op_types or (_BLOCKWISE,),
+        )
         quantizer.process()
-        quantizer.model.save_model_to_file(str(job.target))
+        write_whole(quantizer.model.model, job.target, spread=is_spread(source))
+
+
+def ensure_blockwise(settings: Quantization) -> None:
+    """Raise for what is said of weights of four bits and cannot be, without --static."""
+    foreign = [name for name in settings.op_types if name not in (_BLOCKWISE, _BLOCKWISE_ON_REQUEST)]
+    if foreign:
+        raise UserError(
+            f"{foreign[0]} has no form with weights of four bits",
+            f"ONNX Runtime has one of {_BLOCKWISE} and {_BLOCKWISE_ON_REQUEST}: give these, or use --static.",
+        )
+    for option, is_given in (("--per-channel", settings.per_channel), ("--reduce-range", settings.reduce_range)):
+        if is_given:
+            raise UserError(f"{option} is for weights of eight bits", "Choose the size of blocks: --block-size.")
+    if settings.block not in BLOCKS:
+        raise UserError(f"blocks of {settings.block} weights", f"Give one of {', '.join(map(str, BLOCKS))}.")
 
 
 def _dynamic(settings: Quantization, job: Job) -> None:
@@ -158,7 +208,7 @@ def _static(settings: Quantization, job: Job) -> None:
         quantization.quantize_static(source, job.target, _CalibrationFeeds(job.feeds), quant_format=form, **more)
         if settings.exclude:
             quantized = read_whole(job.target)
-            in_integers = quantizable_operators("qoperator")  # those with a kernel for integers, whatever the form
+            in_integers = _operators_of_form("qoperator")  # those with a kernel for integers, whatever the form
             if keep_nodes_float(quantized, read_whole(source), frozenset(settings.exclude), in_integers):
                 write_whole(quantized, job.target, spread=is_spread(source))
 

@@ -61,6 +61,8 @@ class Tool:
     any_option  whether the tool itself knows what may stand there
     calibrates  whether it looks at the model while it runs, and so needs inputs
     remedy      what to try where it fails; empty if nothing is known of that
+    number_type what weights become: int8, int4, float16; empty if the tool leaves them as they are
+    makes       operators of ONNX Runtime's that it has fusions for; a graph need not have the patterns
     """
 
     name: str
@@ -71,6 +73,8 @@ class Tool:
     any_option: bool = False
     calibrates: bool = False
     remedy: str = ""
+    number_type: str = ""
+    makes: tuple[str, ...] = ()
 
     @property
     def extra(self) -> str:

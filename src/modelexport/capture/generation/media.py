@@ -1,0 +1,211 @@
+"""Media inside of text: images, videos and sounds become features, which take the place of tokens.
+
+    model.base_model.get_image_features(pixel_values, …)     ─► vision_encoder: image_features
+    forward(input_ids, mm_encoder_outputs={"image": …})      ─► embedding: inputs_embeds, what the language model gets
+
+transformers has one method for each modality, `get_image_features`, `get_video_features`, `get_audio_features`;
+`generate` calls those of pictures before `forward`. Their result has the features as `pooler_output`: one tensor, or a
+list with one for each picture. A graph cannot make a list as long as the batch, so it returns what a module computed
+before it was cut into pieces.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from modelexport.capture.generation.cache import Path, cache_tensors, read_path
+from modelexport.capture.generation.captures import are_close
+
+# The files that encoders of modalities become.
+ENCODERS = {"image": "vision_encoder", "video": "video_encoder", "audio": "audio_encoder"}
+
+
+@dataclass(frozen=True)
+class MediaInput:
+    """One modality of a model, and the inputs that its features are computed from."""
+
+    modality: str
+    arguments: Mapping[str, torch.Tensor]
+
+    @property
+    def encoder(self) -> str:
+        return ENCODERS[self.modality]
+
+    @property
+    def features(self) -> str:
+        return f"{self.modality}_features"
+
+    @property
+    def method(self) -> str:
+        return f"get_{self.modality}_features"
+
+
+def find_media(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[MediaInput, ...]:
+    """The modalities that these inputs hold, by the methods that the model has for them."""
+    media = []
+    for modality in ENCODERS:
+        method = getattr(getattr(model, "base_model", model), f"get_{modality}_features", None)
+        if modality not in getattr(model, "input_modalities", ()) or method is None:
+            continue
+        arguments = {name: inputs[name] for name in inspect.signature(method).parameters if name in inputs}
+        if any(tensor.is_floating_point() for tensor in arguments.values()):
+            media.append(MediaInput(modality, arguments))
+    return tuple(media)
+
+
+def join_features(outputs: Any) -> torch.Tensor:
+    """All features as one tensor: as a model gives them, or its list of them joined."""
+    pooled = getattr(outputs, "pooler_output", outputs)
+    return torch.cat(list(pooled)) if isinstance(pooled, Sequence) else pooled
+
+
+@dataclass(frozen=True)
+class Source:
+    """A module whose output holds all features, and where in the output."""
+
+    module: torch.nn.Module
+    path: Path
+
+
+@dataclass(frozen=True)
+class FeaturesStep:
+    """The encoder of a modality as a function of named tensors.
+
+    source  the module that the features are taken from; None to take what the method returns
+    """
+
+    call: Callable[..., Any]
+    name: str
+    source: Source | None = None
+
+    def __call__(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        if self.source is None:
+            return {self.name: join_features(self.call(**inputs, return_dict=True))}
+        taken: list[torch.Tensor] = []
+        with _stop_after(self.source, taken), suppress(_Stopped):
+            self.call(**inputs, return_dict=True)
+        return {self.name: taken[-1].flatten(0, -2)}
+
+
+def describe_features(model: torch.nn.Module, media: MediaInput) -> FeaturesStep:
+    method = getattr(model.base_model, media.method)
+    step = FeaturesStep(method, media.features)
+    outputs = method(**media.arguments, return_dict=True)
+    if not isinstance(getattr(outputs, "pooler_output", None), Sequence):
+        return step
+    features = join_features(outputs)
+    for source in _find_sources(model, lambda: method(**media.arguments, return_dict=True), features):
+        stopped = FeaturesStep(method, media.features, source)
+        with suppress(Exception):  # another use of the output than the one that stops
+            if are_close(stopped(**media.arguments)[media.features], features.flatten(0, -2)):
+                return stopped
+    return step
+
+
+def _find_sources(model: torch.nn.Module, call: Callable[[], object], features: torch.Tensor) -> list[Source]:
+    """Modules whose output is `features` in another shape, the last one first."""
+    sources: list[Source] = []
+
+    def watch(module: torch.nn.Module, _: object, output: Any) -> None:
+        for path, tensor in cache_tensors(output).items():
+            same = tensor.dim() > 1 and tensor.numel() == features.numel() and tensor.shape[-1] == features.shape[-1]
+            if same and torch.equal(tensor.flatten(0, -2), features.flatten(0, -2)):
+                sources.append(Source(module, path))
+
+    with ExitStack() as stack:
+        for module in model.modules():
+            stack.callback(module.register_forward_hook(watch).remove)
+        call()
+    return sources[::-1]
+
+
+class _Stopped(Exception):
+    """Nothing after the module that was waited for is of interest."""
+
+
+class _Unusable:
+    """In the place of a module's output: whoever uses it is stopped, outside of all modules, so that hooks are even."""
+
+    def __getattr__(self, _: str) -> Any:
+        raise _Stopped
+
+    def __iter__(self) -> Iterator[Any]:
+        raise _Stopped
+
+    def __getitem__(self, _: object) -> Any:
+        raise _Stopped
+
+    def __len__(self) -> int:
+        raise _Stopped
+
+
+@contextmanager
+def _stop_after(source: Source, taken: list[torch.Tensor]) -> Iterator[None]:
+    def take(_: torch.nn.Module, __: object, output: Any) -> Any:
+        taken.append(read_path(output, source.path))
+        return _Unusable()
+
+    handle = source.module.register_forward_hook(take)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@dataclass(frozen=True)
+class EmbeddingStep:
+    """Tokens and features as the language model gets them: a call of the model in which its decoder does nothing.
+
+    call       the model's own `forward`
+    constants  arguments of the first call of `generate` that hold no media
+    decoder    the language model
+    answer     makes the decoder's output of its last hidden state
+    outputs    what each modality's method returned, as the model's code wants it
+    """
+
+    call: Callable[..., Any]
+    constants: Mapping[str, Any]
+    decoder: torch.nn.Module
+    answer: Callable[..., Any]
+    outputs: Mapping[str, Any]
+
+    def __call__(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        features = {modality: inputs[f"{modality}_features"] for modality in self.outputs}
+        media = {modality: _fill_features(self.outputs[modality], tensor) for modality, tensor in features.items()}
+        plain = {name: tensor for name, tensor in inputs.items() if name.removesuffix("_features") not in features}
+        with _idle(self.decoder, self.answer) as calls:
+            self.call(**self.constants, **plain, mm_encoder_outputs=media)
+        return {"inputs_embeds": calls[0]}
+
+
+def _fill_features(outputs: Any, features: torch.Tensor) -> Any:
+    filled = copy.copy(outputs)
+    filled["pooler_output"] = [features] if isinstance(outputs.pooler_output, Sequence) else features
+    return filled
+
+
+@contextmanager
+def _idle(decoder: torch.nn.Module, answer: Callable[..., Any]) -> Iterator[list[torch.Tensor]]:
+    """While this is open, the decoder returns what it is given; the list has it, too."""
+    calls: list[torch.Tensor] = []
+    own = vars(decoder).get("forward")
+
+    def forward(*_: Any, inputs_embeds: torch.Tensor, **__: Any) -> Any:
+        calls.append(inputs_embeds)
+        return answer(last_hidden_state=inputs_embeds)
+
+    decoder.forward = forward
+    try:
+        yield calls
+    finally:
+        if own is None:
+            del decoder.forward
+        else:
+            decoder.forward = own

@@ -1,0 +1,141 @@
+"""Entry points of a language model that reads images or sounds: encoders of media, embedding of tokens, decoder.
+
+    vision_encoder   pixel_values, image_grid_thw, …                image_features
+    embed_tokens     input_ids                                      inputs_embeds
+    embedding        input_ids, image_features                      inputs_embeds, features in the place of tokens
+    decoder          inputs_embeds, attention_mask, past …          logits, present.*
+
+A consumer puts features in the place of tokens by itself (`embed_tokens`) or lets a graph do it (`embedding`). The
+decoder is the whole model called with embeddings, as `generate` would call it: one graph if it computes in the first
+call what the model computes of a prompt with an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from modelexport.capture.entry_point import EntryPoint
+from modelexport.capture.generation.captures import BATCH, SEQUENCE, are_close, name_axes
+from modelexport.capture.generation.decoders import find_decoder
+from modelexport.capture.generation.media import EmbeddingStep, MediaInput, describe_features, find_media
+from modelexport.capture.generation.steps import Generation, RecordedCall, enlarge_inputs, record_calls, record_steps
+from modelexport.errors import ExportFailed
+
+TOKENS, EMBEDDINGS, MEDIA_OUTPUTS = "input_ids", "inputs_embeds", "mm_encoder_outputs"
+_PER_TOKEN = (EMBEDDINGS, "attention_mask", "position_ids")
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """The first call of a run: what `forward` got, and what the language model got in it."""
+
+    call: RecordedCall
+    decoder: RecordedCall
+
+
+def find_multimodal(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[EntryPoint, ...]:
+    """The entry points of a model with a decoder for text and encoders for what else is in `inputs`."""
+    larger = enlarge_inputs(inputs)
+    media, larger_media = find_media(model, inputs), find_media(model, larger)
+    with torch.no_grad():
+        encoders = [_describe_encoder(model, *pair) for pair in zip(media, larger_media, strict=True)]
+        embedded = _describe_embedding(model, (inputs, larger), encoders)
+    return (*encoders, _describe_tokens(model, inputs), embedded, _find_decoder(model, inputs, media))
+
+
+def _describe_encoder(model: torch.nn.Module, media: MediaInput, larger: MediaInput) -> EntryPoint:
+    step = describe_features(model, media)
+    axes = name_axes(media.arguments, larger.arguments, {})
+    return EntryPoint(media.encoder, step, media.arguments, axes, others=(larger.arguments,))
+
+
+def _describe_tokens(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> EntryPoint:
+    embed: torch.nn.Module = model.get_input_embeddings()  # type: ignore[operator]
+
+    def forward(input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {EMBEDDINGS: embed(input_ids)}
+
+    return EntryPoint("embed_tokens", forward, {TOKENS: inputs[TOKENS]}, {TOKENS: {0: BATCH, 1: SEQUENCE}})
+
+
+def _describe_embedding(
+    model: torch.nn.Module,
+    inputs: tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]],
+    encoders: list[EntryPoint],
+) -> EntryPoint:
+    prompts = [_record_prompt(model, each) for each in inputs]
+    samples = [
+        {TOKENS: prompt.call.arguments[TOKENS], **_features(encoders, sample)}
+        for prompt, sample in zip(prompts, inputs, strict=True)
+    ]
+    small = prompts[0]
+    constants = {
+        name: value
+        for name, value in small.call.arguments.items()
+        if value is not None and not isinstance(value, torch.Tensor) and name not in ("past_key_values", MEDIA_OUTPUTS)
+    }
+    decoder: torch.nn.Module = model.get_decoder()  # type: ignore[operator]
+    outputs = small.call.arguments[MEDIA_OUTPUTS]
+    step = EmbeddingStep(
+        model.forward, {**constants, "use_cache": False}, decoder, type(small.decoder.outputs), outputs
+    )
+    if not are_close(step(**samples[0])[EMBEDDINGS], small.decoder.arguments[EMBEDDINGS]):
+        raise ExportFailed(
+            f"{type(model).__name__} puts features in the place of tokens in a way that cannot be seen from outside",
+            "Export it without cache: give an .onnx file as output and no task ending in -with-past.",
+        )
+    axes = {**name_axes(samples[0], samples[1], {}), TOKENS: {0: BATCH, 1: SEQUENCE}}
+    return EntryPoint("embedding", step, samples[0], axes, others=(samples[1],))
+
+
+def _features(encoders: list[EntryPoint], inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {
+        name: tensor
+        for encoder in encoders
+        for name, tensor in encoder.forward(**{name: inputs[name] for name in encoder.inputs}).items()
+    }
+
+
+def _record_prompt(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Prompt:
+    with record_calls(model.get_decoder()) as decoded:  # type: ignore[operator]
+        run = record_steps(model, inputs, 1)
+    return _Prompt(run.calls[0], decoded[0])
+
+
+def _find_decoder(
+    model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], media: tuple[MediaInput, ...]
+) -> EntryPoint:
+    """The decoder of embeddings; what else `forward` takes for each token is an input only if it matters."""
+    consumed = {TOKENS, MEDIA_OUTPUTS, *(name for each in media for name in each.arguments)}
+
+    def record(model: torch.nn.Module, inputs: Mapping[str, Any], new_tokens: int, least: bool = True) -> Generation:
+        with record_calls(model.get_decoder()) as decoded:  # type: ignore[operator]
+            run = record_steps(model, inputs, new_tokens)
+        calls = [
+            replace(call, arguments=_embed(call.arguments, inner.arguments[EMBEDDINGS], consumed, least))
+            for call, inner in zip(run.calls, decoded, strict=True)
+        ]
+        return Generation(run.tokens, calls)
+
+    try:
+        return find_decoder(model, inputs, record)[0]
+    except ExportFailed:
+        return find_decoder(model, inputs, partial(record, least=False))[0]
+
+
+def _embed(arguments: Mapping[str, Any], embeddings: torch.Tensor, consumed: set[str], least: bool) -> dict[str, Any]:
+    """Arguments of a call with embeddings in the place of tokens and media.
+
+    least  without tensors that have a value for each token and are neither mask nor positions
+    """
+    kept = {
+        name: value
+        for name, value in arguments.items()
+        if name not in consumed and not (least and isinstance(value, torch.Tensor) and name not in _PER_TOKEN)
+    }
+    return {EMBEDDINGS: embeddings, **kept}
