@@ -67,7 +67,8 @@ def measure_family(result: FamilyResult, folder: Path, tell: Callable[[FamilyRes
     family, source, output = find_family(result.family), folder / "model", folder / "package"
     _clear(source, output)
     save_folder(family, source)
-    result = describe_package(mx.open_package(output), _export(family, source, output, result))
+    result = _export(family, source, output, result)
+    result = describe_package(mx.open_package(output), result)
     tell(result)
     example, chain = make_example(family), open_chain(output)
     result = replace(result, generation=witness_generation(chain, example), grid=witness_grid(chain, family, example))
