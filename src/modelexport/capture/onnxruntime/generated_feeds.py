@@ -96,5 +96,4 @@ def make_feeds(
 ) -> dict[str, Given]:
     """What each component is fed in a prefill and the step behind it, by component."""
     feeds = GeneratedFeeds(info, files, seed)
-    fed = feeds.run_prompt(batch, tokens)
-    return dict(fed | feeds.run_step(batch))
+    return {**feeds.run_prompt(batch, tokens), **feeds.run_step(batch)}
