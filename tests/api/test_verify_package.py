@@ -67,6 +67,16 @@ def test_the_result_conforms_to_its_schema(verified: mx.PackageVerification) -> 
     assert len(to_csv(verified).splitlines()) == 1 + 5 + 12
 
 
+def test_an_encoder_decoder_is_a_chain_of_three_files(generating: Generating) -> None:
+    model, package = generating("t5")
+    result = mx.verify_package(package, model, new_tokens=3, grid=False, proof=False)
+    assert result.ok
+    ran = [(check.step, check.component) for check in result.steps]
+    assert ran == [(0, "encoder"), (0, "decoder"), (1, "decoder_with_past"), (2, "decoder_with_past")]
+    assert "encoder_hidden_states" in result.steps[1].given
+    assert {"past_key_values.0.decoder.key", "past_key_values.0.encoder.key"} <= result.steps[2].given.keys()
+
+
 def test_another_package_is_compared_file_by_file(generating: Generating) -> None:
     _, package = generating("mistral")
     result = mx.verify_package(package, against=package)

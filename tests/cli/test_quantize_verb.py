@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import shutil
@@ -48,7 +49,9 @@ def samples(tmp_path: Path) -> Path:
 
 def test_every_option_is_a_keyword_of_the_api() -> None:
     options = {parameter.name for parameter in verb.params} - {"quiet", "verbose", "debug", "form"}
-    assert options | {"progress"} == set(inspect.signature(mx.quantize).parameters)
+    # What is about a package is said of the package: --component is `only`.
+    assert {"only", "force"} <= {field.name for field in dataclasses.fields(mx.PackageTarget)}
+    assert options - {"component", "force"} | {"progress"} == set(inspect.signature(mx.quantize).parameters)
 
 
 class TestExclude:

@@ -25,20 +25,26 @@ _SIZES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-_FAMILIES: dict[str, dict[str, int]] = {"llama": {}, "mistral": {"sliding_window": 8}}
+_FAMILIES: dict[str, dict[str, int]] = {
+    "llama": {},
+    "mistral": {"sliding_window": 8},
+    "t5": {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4, "decoder_start_token_id": 0},
+}
 
 
 @pytest.fixture(scope="session")
 def generating(tmp_path_factory: pytest.TempPathFactory) -> Generating:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     @cache
     def make(family: str) -> tuple[Path, Path]:
         folder = tmp_path_factory.mktemp(family)
-        config = AutoConfig.for_model(family, **_SIZES, **_FAMILIES[family])
+        sizes = {"vocab_size": 99, "pad_token_id": 0, "eos_token_id": 2} if family == "t5" else _SIZES
+        config = AutoConfig.for_model(family, **sizes, **_FAMILIES[family])
+        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config).eval()  # type: ignore[no-untyped-call]
+        model = kind.from_config(config).eval()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             for parameter in model.parameters():
                 # Else all logits are nearly alike, and a fault changes no token.

@@ -55,7 +55,8 @@ class StepComparer:
         from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 
         self._model, self._components, self._tolerance = model, components, tolerance
-        self._pieces = {name: PiecewiseRun(item.file, often=True) for name, item in components.items()}
+        # Sessions are not kept: their pieces are made for the sizes of one run, and every step has others.
+        self._pieces = {name: PiecewiseRun(item.file, often=False) for name, item in components.items()}
 
     def compare(self, step: int, run: ChainRun, call: EntryCall, *, padding: str = "") -> StepCheck:
         """One run, module by module. The model computes from its own cache, the file from what it was handed."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from modelexport.capture.onnxruntime.chain import MASK, FileChain, Given, takes_one_token
+from modelexport.capture.onnxruntime.chain import MASK, FileChain, takes_one_token
 from modelexport.capture.onnxruntime.inputs import make_feed
 from modelexport.capture.onnxruntime.session import required_inputs
 from modelexport.graph.file.tagged_file import TaggedFile
@@ -33,13 +33,13 @@ class GeneratedFeeds:
     def __init__(self, info: PackageInfo, files: Mapping[str, TaggedFile], seed: int = 0) -> None:
         self._info, self._files, self._seed = info, files, seed
         self._chain = FileChain(info, files)
-        self._seen, self.query = 0, 0
+        self._seen, self._prompt, self.query = 0, 0, 0
         self._links = {(link.target, link.input) for link in info.links}
 
     def run_prompt(self, batch: int, tokens: int) -> dict[str, dict[str, np.ndarray]]:
         """Run a prompt; what each component was fed, the last time that it ran."""
         self._chain.restart()
-        self._seen = 0
+        self._seen, self._prompt = 0, tokens
         feeds: dict[str, dict[str, np.ndarray]] = {}
         first = self._files[self._chain.first].proto
         pieces = [1] * tokens if takes_one_token(first, TOKENS) else [tokens]
@@ -69,14 +69,15 @@ class GeneratedFeeds:
     def _make(self, name: str, batch: int, tokens: int) -> dict[str, np.ndarray]:
         file = self._files[name]
         is_decoder = name in self.components
+        component = next(item for item in self._info.components if item.name == name)
+        states = {pair.past for pair in component.cache}
+        linked = {target_input for target, target_input in self._links if target == name} - states
         shapes = self._shapes(file, batch, tokens, self._seen if is_decoder else 0)
+        shapes |= {key: self._linked_shape(file, key, batch) for key in linked}
         feed = make_feed(file.proto, file.graph, seed=self._seed + self._seen, shapes=shapes)
         if POSITIONS in feed:
             positions = np.arange(self._seen, self._seen + tokens)
             feed[POSITIONS] = np.broadcast_to(positions, feed[POSITIONS].shape).astype(feed[POSITIONS].dtype)
-        component = next(item for item in self._info.components if item.name == name)
-        states = {pair.past for pair in component.cache}
-        linked = {target_input for target, target_input in self._links if target == name}
         return {key: array for key, array in feed.items() if key not in states | linked}
 
     def _shapes(self, file: TaggedFile, batch: int, tokens: int, past: int) -> dict[str, tuple[int, ...]]:
@@ -90,11 +91,17 @@ class GeneratedFeeds:
             shapes[MASK] = (batch, past + tokens)
         return shapes
 
+    def _linked_shape(self, file: TaggedFile, name: str, batch: int) -> tuple[int, ...]:
+        """Of what another file hands on: as long as the prompt, so that a mask of it is made as long."""
+        dims = input_dims(required_inputs(file.proto)[name]) or ()
+        sizes = (dim if isinstance(dim, int) else self._prompt if axis else batch for axis, dim in enumerate(dims))
+        return tuple(sizes)
+
 
 def make_feeds(
     info: PackageInfo, files: Mapping[str, TaggedFile], *, batch: int = 2, tokens: int = 8, seed: int = 0
-) -> dict[str, Given]:
+) -> dict[str, dict[str, np.ndarray]]:
     """What each component is fed in a prefill and the step behind it, by component."""
     feeds = GeneratedFeeds(info, files, seed)
     fed = feeds.run_prompt(batch, tokens)
-    return dict(fed | feeds.run_step(batch))
+    return fed | feeds.run_step(batch)
