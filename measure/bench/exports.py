@@ -173,8 +173,8 @@ def measure_record_size() -> Table:
 def _graph_and_record_bytes(model: object, inputs: object, exporter: str) -> tuple[int, int]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bert.onnx"
-        mx.export(
-            model,  # type: ignore[arg-type]
+        mx.export(  # type: ignore[call-overload]
+            model,
             path,
             inputs=inputs,
             exporter=exporter,

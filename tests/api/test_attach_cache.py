@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -43,8 +44,9 @@ def build(window: int | None = None, layers: int = 2) -> torch.nn.Module:
     from transformers import MistralConfig, MistralForCausalLM
 
     torch.manual_seed(0)
-    sizes = {**SIZES, "num_hidden_layers": layers}
-    return perturbed(MistralForCausalLM(MistralConfig(**sizes, sliding_window=window))).eval()
+    sizes: dict[str, Any] = {**SIZES, "num_hidden_layers": layers}
+    build_model: Any = MistralForCausalLM  # without types
+    return perturbed(build_model(MistralConfig(**sizes, sliding_window=window))).eval()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-import transformers
+import transformers as typed_transformers
 
 import modelexport as mx
 from modelexport.capture.generation.steps import record_steps
@@ -18,6 +18,7 @@ from modelexport.errors import FileUnwritable, UserError
 from modelexport.record.provenance import Confidence
 
 pytestmark = pytest.mark.slow
+transformers: Any = typed_transformers  # its models have no types
 WINDOW = 6
 SIZES: dict[str, Any] = {
     "vocab_size": 99,
@@ -42,7 +43,9 @@ def tokens() -> dict[str, torch.Tensor]:
 
 def build_mistral() -> torch.nn.Module:
     torch.manual_seed(0)
-    return transformers.MistralForCausalLM(transformers.MistralConfig(**SIZES, sliding_window=WINDOW)).eval()
+    config = transformers.MistralConfig(**SIZES, sliding_window=WINDOW)
+    model: torch.nn.Module = transformers.MistralForCausalLM(config).eval()
+    return model
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from tests.support import nets
@@ -20,9 +21,10 @@ X = torch.linspace(-1, 1, 8).reshape(2, 4)
 TREE = tree({"": "Net", "a": "Linear", "b": "Linear"})
 
 
-def exported(net: nn.Module, folder: Path, exporter: str, inputs: object = None, **options: str) -> mx.ExportResult:
+def exported(net: nn.Module, folder: Path, exporter: str, inputs: object = None, **options: Any) -> mx.ExportResult:
     path = folder / "m.onnx"
-    return mx.export(net, path, inputs=inputs, exporter=exporter, strategy="fx_graph", no_check=True, **options)  # type: ignore[arg-type]
+    options |= {"strategy": "fx_graph", "no_check": True}
+    return mx.export(net, path, target=None, inputs=inputs, exporter=exporter, **options)
 
 
 def named(result: mx.ExportResult, *operators: str) -> list[str]:

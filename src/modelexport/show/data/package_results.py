@@ -83,7 +83,7 @@ _CHECK_COLUMNS = fields(
 def package_columns(columns: Mapping[type, Mapping[str, Fields]]) -> Mapping[type, Mapping[str, Fields]]:
     """The rows of packages, from those of the results of files."""
 
-    by_component = {
+    by_component: dict[type, dict[str, Fields]] = {
         package: {rows: rows_by_component(row) for rows, row in columns[file].items()}
         for package, file in ((PackageAnalysis, Analysis), (PackageCost, Cost))
     }
