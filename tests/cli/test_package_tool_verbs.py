@@ -90,7 +90,11 @@ def test_packages_are_relinked(package_path: Path, tmp_path: Path, capsys: Captu
     (tmp_path / "after" / "encoder_model.onnx").unlink()
     assert run("relink", package_path, tmp_path / "after") == 2
     assert "has no encoder_model.onnx" in capsys.readouterr().err
-    assert run("relink", package_path / "encoder_model.onnx", tmp_path / "after") == 2
+    for files in ([package_path / "encoder_model.onnx", tmp_path / "after"], [package_path, tmp_path / "nothing"]):
+        assert run("relink", *files) == 2
+        told = capsys.readouterr().err
+        assert "Give two packages, or two files." in told
+        assert all(str(path) in told for path in files)
 
 
 def test_tools_are_listed(capsys: Captured) -> None:

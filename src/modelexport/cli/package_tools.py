@@ -72,6 +72,10 @@ def relink_files(
     """`files` are the folder before, if it is given, and the one after."""
     from modelexport.api.package_tools import PackageTarget, relink_package
 
+    folders = [path for path in files if path.is_dir()]
+    others = [path for path in files if path not in folders]
+    if others:
+        raise UserError(f"{folders[0]} is a folder, and {others[0]} is not", "Give two packages, or two files.")
     if output is None and only:
         raise UserError(
             "nothing is written, so nothing is copied", "Leave --component out, or say where to: -o FOLDER."
