@@ -25,6 +25,7 @@ from measure.generation.folders import save_folder
 from measure.generation.genai_tokens import compare_tokens
 from measure.generation.models import make_example
 from measure.generation.networks import KIND, NETWORKS
+from measure.generation.unread import find_unread
 from measure.generation.witness import first_line, witness_generation, witness_grid
 from measure.results import TaskFolder
 from measure.workers import Job, serve
@@ -72,6 +73,7 @@ def measure_family(result: FamilyResult, folder: Path, tell: Callable[[FamilyRes
     tell(result)
     example, chain = make_example(family), open_chain(output)
     result = replace(result, generation=witness_generation(chain, example), grid=witness_grid(chain, family, example))
+    result = _set_unread(result, find_unread(example.model, result.absent, example.generate))
     if family.kind == "decoder" and not result.genai:
         result = replace(result, genai=compare_tokens(output, example) or "equal")
     return result
@@ -102,7 +104,8 @@ def measure_networks(result: FamilyResult, folder: Path, tell: Callable[[FamilyR
     result = replace(result, seconds=time.perf_counter() - start)
     result = describe_package(mx.open_package(output), result)
     tell(result)
-    return replace(result, differences=networks.compare(open_chain(output), source))
+    result = replace(result, differences=networks.compare(open_chain(output), source))
+    return _set_unread(result, networks.find_unread(source, result.absent))
 
 
 def describe_package(package: mx.Package, result: FamilyResult) -> FamilyResult:
@@ -115,6 +118,11 @@ def describe_package(package: mx.Package, result: FamilyResult) -> FamilyResult:
     two_tags = tuple(path for path in modules if len(set(provenance.tags_of(path).values())) > 1)
     absent = tuple(module.path for module in package.info.absent)
     return replace(result, components=tuple(components), absent=absent, two_tags=two_tags)
+
+
+def _set_unread(result: FamilyResult, unread: tuple[str, ...]) -> FamilyResult:
+    absent = tuple(path for path in result.absent if path not in unread)
+    return replace(result, absent=absent, unread=unread)
 
 
 def verify_family(result: FamilyResult, folder: Path, _: Callable[[FamilyResult], None]) -> FamilyResult:

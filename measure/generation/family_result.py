@@ -33,7 +33,8 @@ class ComponentFigures:
 class FamilyResult:
     """
     failure    why there is no package, or why it could not be run
-    absent     modules with parameters that are in no file
+    absent     modules with parameters that are in no file although the model reads them
+    unread     modules that are in no file, and that the model does not read
     two_tags   modules that have one tag in one file and another in another
     genai      `equal`, what is wrong, or why onnxruntime-genai cannot take it; empty for what is not a decoder
     differences  of networks that do not generate: the greatest of each file, in parts of the largest number
@@ -47,6 +48,7 @@ class FamilyResult:
     failure: str = ""
     components: tuple[ComponentFigures, ...] = ()
     absent: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     two_tags: tuple[str, ...] = ()
     generation: GenerationWitness = field(default_factory=GenerationWitness)
     grid: tuple[GridPoint, ...] = ()
@@ -114,6 +116,7 @@ class FamilyResult:
                 **content,
                 "components": tuple(ComponentFigures(**item) for item in content["components"]),
                 "absent": tuple(content["absent"]),
+                "unread": tuple(content.get("unread", ())),
                 "two_tags": tuple(content["two_tags"]),
                 "generation": GenerationWitness(**content["generation"]),
                 "proof": None if content.get("proof") is None else Proof(**content["proof"]),

@@ -69,6 +69,11 @@ def _compose_kind(kind: str, rows: Sequence[tuple[Family, FamilyResult]]) -> Tab
     columns = ("family", "layers of the cache", "files", "nodes", "none or fallback", "tokens", "`present.*`", "grid")
     notes = [f"{family.name}: {fault}" for family, result in rows for fault in result.list_faults()]
     refused = [f"{item.family}: onnxruntime-genai {item.genai}" for _, item in rows if item.genai.startswith("refused")]
+    unread = [
+        f"{item.family}: in no file, and not read by the model: {', '.join(item.unread)}"
+        for _, item in rows
+        if item.unread
+    ]
     text = (
         f"`tokens`: whether all {NEW_TOKENS} steps give those of `generate`. `present.*`: the greatest difference of a "
         f"tensor of the cache at any step. `grid`: of {POINTS} sizes, batch {_list(BATCHES)}, past {_list(PASTS)}, "
@@ -76,7 +81,7 @@ def _compose_kind(kind: str, rows: Sequence[tuple[Family, FamilyResult]]) -> Tab
         "window by half."
     )
     cells = tuple((*_compose_row(family, result), _compose_last(kind, result)) for family, result in rows)
-    return Table(_TITLES[kind], text, (*columns, last), cells, not notes, (*notes, *refused))
+    return Table(_TITLES[kind], text, (*columns, last), cells, not notes, (*notes, *unread, *refused))
 
 
 def _compose_row(family: Family, result: FamilyResult) -> tuple[str, ...]:
@@ -109,6 +114,11 @@ def _compose_networks(results: Sequence[FamilyResult]) -> Table:
             rows.append((result.family, component.name, str(component.nodes), str(component.unattributed), shown))
     notes = [f"{result.family}: {fault}" for result in results for fault in result.list_faults()]
     absent = [f"{item.family}: in no file: {', '.join(item.absent)}" for item in results if item.absent]
+    absent += [
+        f"{item.family}: in no file, and not read by the model: {', '.join(item.unread)}"
+        for item in results
+        if item.unread
+    ]
     text = "sentence-transformers and diffusers run, and what each network is given goes into its file as well."
     columns = ("folder", "file", "nodes", "none or fallback", "greatest difference")
     return Table("Networks that work together", text, columns, tuple(rows), not notes, (*notes, *absent))

@@ -21,6 +21,7 @@ import torch
 
 from measure.generation.chain import Arrays, Chain
 from measure.generation.pipelines import save_sentence_encoder, save_transformer_pipeline, save_unet_pipeline
+from measure.generation.unread import find_unread
 from measure.generation.witness import difference_of
 
 KIND = "networks"
@@ -34,22 +35,33 @@ class Networks:
     """
     save     writes the folder
     compare  the greatest difference for each file
+    find_unread  of modules that are in no file, those that the model does not read
     task     that the export has to be told
     """
 
     save: Callable[[Path], None]
     compare: Callable[[Chain, Path], dict[str, float]]
+    find_unread: Callable[[Path, tuple[str, ...]], tuple[str, ...]] = lambda _, __: ()
     task: str | None = None
 
 
 def compare_sentences(chain: Chain, folder: Path) -> dict[str, float]:
-    from sentence_transformers import SentenceTransformer
-
-    model: Any = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    model = _load_sentences(folder)
     made = model.preprocess(_SENTENCES)
     (component,) = chain.components.values()
     feeds = {name: made[name].numpy() for name in component.shapes}
     return {component.name: difference_of(model.encode(_SENTENCES), component.run(feeds)["sentence_embedding"])}
+
+
+def find_unread_sentences(folder: Path, absent: tuple[str, ...]) -> tuple[str, ...]:
+    model = _load_sentences(folder)
+    return find_unread(model, absent, lambda: model.encode(_SENTENCES))
+
+
+def _load_sentences(folder: Path) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
 
 
 def compare_pipeline(chain: Chain, folder: Path) -> dict[str, float]:
@@ -107,7 +119,9 @@ def _flatten(arguments: Mapping[str, Any]) -> Arrays:
 
 
 NETWORKS = {
-    "sentence-transformers": Networks(save_sentence_encoder, compare_sentences, "sentence-similarity"),
+    "sentence-transformers": Networks(
+        save_sentence_encoder, compare_sentences, find_unread_sentences, "sentence-similarity"
+    ),
     "diffusers-unet": Networks(save_unet_pipeline, compare_pipeline),
     "diffusers-transformer": Networks(save_transformer_pipeline, compare_pipeline),
 }
