@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import ExportResult
 from modelexport.targets.catalogue import find_contract
 from modelexport.targets.contract import (
+    PIPELINE,
     SINGLE,
     ComponentGraph,
     Contract,
@@ -115,7 +117,7 @@ def export_package(source: ModelSource, folder: Path, options: PackageOptions, c
                 target=contract.name,
                 model=components.source,
                 task=source.task or "",
-                links=tuple(find_links(listed)),
+                links=tuple(find_links(listed, same_names=kind != PIPELINE)),
                 absent=tuple(find_absent([result.provenance for result in results.values()])),
             )
             info = write_package(staged, info)
@@ -193,13 +195,17 @@ def _write_beside(
             shutil.copyfile(path, staged / path.name)
 
 
-def find_links(components: Iterable[ComponentInfo]) -> Iterator[Link]:
-    """Outputs of one component that another takes: under the same name, as hidden states, or as the past."""
+def find_links(components: Iterable[ComponentInfo], *, same_names: bool = True) -> Iterator[Link]:
+    """Outputs of one component that another takes: under the same name, as hidden states, or as the past.
+
+    same_names  False where one name means several things: a `sample` of diffusers is an image or what it is made from
+    """
     for source, target in permutations(components, 2):
         for output in source.outputs:
             # A decoder of later steps takes what the first step made of the encoder's output, and never returns it.
             past = output.replace("present.", "past_key_values.", 1)
-            taken = dict.fromkeys((output, past, _HANDED_ON.get(output, "")))
+            equal = (output, past) if same_names else ()
+            taken = dict.fromkeys((*equal, _HANDED_ON.get(output, "")))
             yield from (Link(source.name, output, target.name, name) for name in taken if name in target.inputs)
 
 
@@ -209,17 +215,10 @@ def find_absent(records: Sequence[Provenance]) -> Iterator[AbsentModule]:
     reasons = {path: reason for record in records for path, reason in record.absent.items()}
     hierarchy: Hierarchy = records[0].hierarchy
     for path, module in hierarchy.modules.items():
-        parameters = sum(_count(tensor.shape) for tensor in module.parameters)
+        parameters = sum(prod(tensor.shape) for tensor in module.parameters)
         if parameters and path not in owning and path != ROOT:
             reason = reasons.get(path, "no entry point of the model runs it")
             yield AbsentModule(path, module.class_name, parameters, reason)
-
-
-def _count(shape: Iterable[int]) -> int:
-    size = 1
-    for axis in shape:
-        size *= axis
-    return size
 
 
 def _list_files(result: ExportResult, staged: Path) -> ExportResult:
