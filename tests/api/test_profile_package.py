@@ -55,7 +55,7 @@ def test_the_command_line_shows_phases(package_path: Path, capsys: Captured) -> 
     [
         (("--past", "3,x"), "is no list of lengths"),
         (("--inputs", "a.npz"), "makes its inputs itself"),
-        (("--trace", "t.json"), "trace for every run"),
+        (("--trace", "t.json"), "about one run of a file"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(

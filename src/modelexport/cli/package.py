@@ -134,10 +134,11 @@ def show_profile(package: Package, report: cli.Report, tree: dict[str, Any], **o
     from modelexport.api.profile_package import profile_package
     from modelexport.show.text.package_profile import package_profile_tables
 
-    for name in ("before", "inputs", "input"):
-        if options.pop(name):
+    for name in ("before", "inputs", "input", "model", "trace"):
+        if options.pop(name, None):
             raise UserError(
-                f"a package makes its inputs itself, and --{name} was given", "Profile one of its files with it."
+                f"a package makes its inputs itself and is run often, and --{name} is about one run of a file",
+                "Profile one of its files with it.",
             )
     cli.spare_inputs(report.output, *package.files)
     with cli.quiet_run(report.verbosity) as progress:

@@ -228,10 +228,8 @@ def profile(  # noqa: PLR0913 - one for each option that only files, or only pac
     generation = {"prompt": prompt, "new_tokens": new_tokens, "past": _parse_lengths(past)}
     given = {name: value for name, value in generation.items() if value}
     if (package := packages.find_package(file)) is not None:
-        if trace is not None:
-            raise UserError("a package has a trace for every run of its files", "Profile one of its files: --trace.")
         tree = {"depth": depth, "everything": everything}
-        return packages.show_profile(package, report, tree, providers=names, **given, **options)
+        return packages.show_profile(package, report, tree, trace=trace, providers=names, **given, **options)
     if given:
         raise UserError(
             f"{file} is one file, and --prompt, --new-tokens and --past are about packages",

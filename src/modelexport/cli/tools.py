@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
+from modelexport.cli import component_tools as packages
 from modelexport.cli import options as cli
-from modelexport.cli import package_tools as packages
+from modelexport.cli.component_tools import PackageRequest
 from modelexport.cli.package import find_package
-from modelexport.cli.package_tools import PackageRequest
 from modelexport.errors import UserError
 
 # The names of `QuantType` in onnxruntime.quantization, less their Q, in lower case; float8 is QFLOAT8E4M3FN.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.generation.captures import empty_state
 from modelexport.capture.generation.entry_points import find_entry_points
-from modelexport.capture.generation.inputs import make_generate_inputs
+from modelexport.capture.generation.generate_inputs import make_generate_inputs
 from modelexport.capture.generation.steps import record_steps
 from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest

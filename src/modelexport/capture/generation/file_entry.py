@@ -29,7 +29,7 @@ from modelexport.capture.export import PreparedModel, Step, prepare_model
 from modelexport.capture.generation.captures import BATCH, PAST, SEQUENCE, TOTAL, WINDOW
 from modelexport.capture.generation.decoder_step import MASK
 from modelexport.capture.generation.entry_points import find_entry_points
-from modelexport.capture.generation.inputs import make_generate_inputs
+from modelexport.capture.generation.generate_inputs import make_generate_inputs
 from modelexport.capture.generation.windows import exportable_windows
 from modelexport.capture.isolation import isolate_model
 from modelexport.capture.onnxruntime.session import bind_inputs, open_session, required_inputs, run_session

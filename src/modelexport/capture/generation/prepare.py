@@ -14,9 +14,9 @@ import torch
 
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.export import Step, bind_inputs
-from modelexport.capture.generation.configuration import read_configuration
 from modelexport.capture.generation.entry_points import find_entry_points
-from modelexport.capture.generation.inputs import make_generate_inputs
+from modelexport.capture.generation.generate_inputs import make_generate_inputs
+from modelexport.capture.generation.model_configuration import read_configuration
 from modelexport.capture.isolation import isolate_model
 from modelexport.capture.loading.models import load_model
 from modelexport.capture.loading.parts import find_part_entries

@@ -16,7 +16,7 @@ from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.module_totals import ModuleTotals
 from modelexport.graph.parameters import ParameterMatching
 from modelexport.inspect.analyze import Analysis, NodeFacts, analyze_file, filter_record
-from modelexport.inspect.package.cache import CacheTensor, find_cache
+from modelexport.inspect.package.cache_bytes import CacheTensor, find_cache
 from modelexport.record.hierarchy import Module
 from modelexport.record.package import AbsentModule, Link, PackageInfo
 from modelexport.record.package_provenance import PackageProvenance

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.inspect.cost.totals import count
-from modelexport.inspect.package.cache import CacheTensor, ModuleCache, add_bytes, find_cache, sum_by_module
+from modelexport.inspect.package.cache_bytes import CacheTensor, ModuleCache, add_bytes, find_cache, sum_by_module
 from modelexport.record.package import Axis, PackageInfo
 from modelexport.record.polynomial import Polynomial
 from modelexport.record.results import cost as results

@@ -14,7 +14,7 @@ from typing import Any
 from modelexport.inspect.analyze import Analysis
 from modelexport.inspect.package.analyze import PackageAnalysis, PackageModule
 from modelexport.inspect.package.answer import PackageAnswer
-from modelexport.inspect.package.cache import CacheTensor, ModuleCache
+from modelexport.inspect.package.cache_bytes import CacheTensor, ModuleCache
 from modelexport.inspect.package.cost import PackageCost
 from modelexport.inspect.package.pairs import PackagePair
 from modelexport.inspect.package.validate import PackageValidation

@@ -28,7 +28,7 @@ from modelexport.errors import printable
 from modelexport.inspect.compare import Comparison
 from modelexport.inspect.package.analyze import PackageAnalysis, PackageModule
 from modelexport.inspect.package.answer import PackageAnswer
-from modelexport.inspect.package.cache import CacheTensor, ModuleCache, add_bytes, sum_by_module
+from modelexport.inspect.package.cache_bytes import CacheTensor, ModuleCache, add_bytes, sum_by_module
 from modelexport.inspect.package.cost import PackageCost
 from modelexport.inspect.package.pairs import HasVerdict, PackagePair
 from modelexport.inspect.package.validate import PackageValidation

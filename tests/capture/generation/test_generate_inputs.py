@@ -8,7 +8,7 @@ import torch
 import transformers
 from torch import nn
 
-from modelexport.capture.generation.inputs import make_generate_inputs
+from modelexport.capture.generation.generate_inputs import make_generate_inputs
 
 MODELS: Any = transformers
 TOKENS = torch.arange(5, 21).reshape(2, 8)
