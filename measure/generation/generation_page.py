@@ -68,7 +68,7 @@ def _compose_kind(kind: str, rows: Sequence[tuple[Family, FamilyResult]]) -> Tab
     last = "genai" if kind == "decoder" else "in no file"
     columns = ("family", "layers of the cache", "files", "nodes", "none or fallback", "tokens", "`present.*`", "grid")
     notes = [f"{family.name}: {fault}" for family, result in rows for fault in result.list_faults()]
-    refused = [f"{item.family}: onnxruntime-genai {item.genai}" for _, item in rows if item.genai.startswith("refused")]
+    refused = [item.genai.removeprefix("refused: ") for _, item in rows if item.genai.startswith("refused")]
     unread = [
         f"{item.family}: in no file, and not read by the model: {', '.join(item.unread)}"
         for _, item in rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from measure.generation.family_result import FamilyResult
@@ -36,13 +36,15 @@ def list_targets(results: Sequence[FamilyResult], verified: Sequence[FamilyResul
     networks = [result for result in results if result.kind == KIND]
     return [
         *_list_decoder_targets([result for result in results if result.kind == "decoder"]),
-        _every("encoder-decoders and vision-language models whose chain gives the model's tokens", chains, agrees),
-        _every("sentence-transformers and diffusers folders whose files give the model's numbers", networks, _is_sound),
-        _every("packages without a module with parameters outside of their files", exported, lambda it: not it.absent),
-        _every(f"families that agree at {POINTS} sizes of (batch, past, query)", generating, _fills_grid),
-        _every("packages with all nodes attributed: 0 `none`, 0 `fallback`", exported, lambda it: not it.unattributed),
-        _every("packages whose modules have one tag in all files", exported, lambda it: not it.two_tags),
-        _every("packages of which `verify` contradicts no node and leaves none to nobody", verified, _is_sound),
+        *_every("encoder-decoders and vision-language models whose chain gives the model's tokens", chains, agrees),
+        *_every(
+            "sentence-transformers and diffusers folders whose files give the model's numbers", networks, _is_sound
+        ),
+        *_every("packages without a module with parameters outside of their files", exported, lambda it: not it.absent),
+        *_every(f"families that agree at {POINTS} sizes of (batch, past, query)", generating, _fills_grid),
+        *_every("packages with all nodes attributed: 0 `none`, 0 `fallback`", exported, lambda it: not it.unattributed),
+        *_every("packages whose modules have one tag in all files", exported, lambda it: not it.two_tags),
+        *_every("packages of which `verify` contradicts no node and leaves none to nobody", verified, _is_sound),
         *_list_shares(verified),
     ]
 
@@ -72,9 +74,11 @@ def _list_decoder_targets(decoders: Sequence[FamilyResult]) -> list[Target]:
     ]
 
 
-def _every(what: str, results: Sequence[FamilyResult], holds: Callable[[FamilyResult], bool]) -> Target:
+def _every(what: str, results: Sequence[FamilyResult], holds: Callable[[FamilyResult], bool]) -> Iterator[Target]:
+    """Nothing where nothing was measured."""
     count = sum(holds(result) for result in results)
-    return Target(what, "all", f"{count} of {len(results)}", count == len(results))
+    if results:
+        yield Target(what, "all", f"{count} of {len(results)}", count == len(results))
 
 
 def _is_sound(result: FamilyResult) -> bool:
