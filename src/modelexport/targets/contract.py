@@ -184,7 +184,7 @@ def expect_kind(configuration: ModelConfiguration) -> str:
 
 
 def _is_model(value: object) -> bool:
-    return isinstance(value, Mapping) and "model_type" in value
+    return isinstance(value, Mapping) and bool(value.get("model_type"))
 
 
 def is_side_file(name: str) -> bool:
