@@ -252,7 +252,7 @@ def test_wrong_inputs(tmp_path: Path, inputs: object, message: str) -> None:
 
 
 def test_a_file_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
-    source = tmp_path / "nets.py"
+    source = tmp_path / "nets.onnx"
     source.write_text("precious = 1\n")
     with pytest.raises(mx.UserError, match="not an ONNX model"):
         mx.export(nets.CalledThrice(), source, inputs=X)

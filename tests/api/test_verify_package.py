@@ -37,8 +37,8 @@ def test_a_package_computes_what_its_model_does(verified: mx.PackageVerification
 
 def test_every_step_compares_logits_the_cache_and_modules(verified: mx.PackageVerification) -> None:
     assert [check.step for check in verified.steps] == [0, 1, 2, 3, 4]
-    assert [check.query for check in verified.steps] == [8, 1, 1, 1, 1]
-    assert [check.past for check in verified.steps] == [0, 8, 9, 10, 11]
+    assert [check.query for check in verified.steps] == [10, 1, 1, 1, 1]
+    assert [check.past for check in verified.steps] == [0, 10, 11, 12, 13]
     for check in verified.steps:
         assert {"logits", "present.0.key", "present.1.value"} <= check.outputs.keys()
         assert check.calls > 20
@@ -88,7 +88,7 @@ def test_another_package_is_compared_file_by_file(generating: Generating) -> Non
 def test_a_package_of_another_model_is_a_mismatch(generating: Generating) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(vocab_size=99, n_positions=64, n_embd=16, n_layer=1, n_head=2)
+    config = GPT2Config(vocab_size=99, bos_token_id=1, eos_token_id=2, n_positions=64, n_embd=16, n_layer=1, n_head=2)
     other = GPT2LMHeadModel(config).eval()  # type: ignore[no-untyped-call]
     with pytest.raises(ModelMismatch, match="was not made from"):
         mx.verify_package(generating("mistral")[1], other, new_tokens=2)
@@ -127,7 +127,7 @@ def test_the_command_line_names_what_diverges(
     spoiled = plant(WINDOW_FAULTS[3], package, tmp_path / "spoiled")
     assert run("verify", spoiled, "-m", model, "--new-tokens", 3, "--no-grid", "--no-proof") == 1
     text = capsys.readouterr().out
-    assert "first divergence: step 1 (batch 2, past 8, query 1), decoder, model.layers.0.self_attn" in text
+    assert "first divergence: step 1 (batch 2, past 10, query 1), decoder, model.layers.0.self_attn" in text
     assert "past_key_values.0.value: handed on from present.1.value" in text
     assert run("verify", spoiled, "-m", model, "--new-tokens", 3, "--no-grid", "--no-proof", "--format", "json") == 1
     assert json.loads(capsys.readouterr().out)["divergence"]["step"] == 1

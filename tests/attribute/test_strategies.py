@@ -19,7 +19,7 @@ from tests.support.exports import Exports
 from tests.support.foreign_copies import plain_copy, renamed_copy
 
 import modelexport as mx
-from modelexport.api import export as exporting
+from modelexport.api import export_run as exporting
 from modelexport.api.attach import judge_file
 from modelexport.api.environment import Clock
 from modelexport.attribute.judge import AttributionInput, AttributionResult, attribute_graph

@@ -13,7 +13,7 @@ from dataclasses import fields as dataclass_fields
 from enum import Enum, StrEnum
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -178,6 +178,8 @@ def _leaves(hint: object) -> Iterator[object]:
     """Classes in a type: those of `tuple[str | None, ...]` are str and NoneType."""
     if get_origin(hint) is Literal:
         yield from map(type, get_args(hint))
+    elif isinstance(hint, TypeVar):
+        yield from hint.__constraints__  # a type that is only bound may be any of the results that have a table
     elif get_args(hint):
         yield from (leaf for part in get_args(hint) if part is not ... for leaf in _leaves(part))
     else:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from modelexport.api.environment import Clock, Progress, need_torch
 from modelexport.api.opening import note_source, open_file
@@ -47,14 +47,19 @@ def attach(
     model: torch.nn.Module | str | Path | None,
     output: str | Path,
     *,
-    force: None = None,
+    force: Literal[False] = False,
     **options: Any,
 ) -> ExportResult: ...
 
 
 @overload
 def attach(
-    file: str | Path, model: torch.nn.Module | str | Path | None, output: str | Path, *, force: bool, **options: Any
+    file: str | Path,
+    model: torch.nn.Module | str | Path | None,
+    output: str | Path,
+    *,
+    force: Literal[True],
+    **options: Any,
 ) -> Package: ...
 
 
@@ -83,7 +88,7 @@ def attach(  # type: ignore[misc]  # noqa: PLR0913 - overloads do not repeat the
     embed: str = "full",
     names: str = "torch",
     strip_exporter_metadata: bool = False,
-    force: bool | None = None,
+    force: bool = False,
     progress: Progress | None = None,
 ) -> ExportResult | Package:
     """Tag an ONNX file that any tool made from `model`. Nothing but metadata, and names if asked for, is changed.
@@ -107,9 +112,7 @@ def attach(  # type: ignore[misc]  # noqa: PLR0913 - overloads do not repeat the
     if Path(file).is_dir() and model is not None:
         from modelexport.api.attach_package import AttachOptions, attach_package
 
-        return attach_package(
-            Path(file), source, target, AttachOptions(strategy, policy, embedding, bool(force)), clock
-        )
+        return attach_package(Path(file), source, target, AttachOptions(strategy, policy, embedding, force), clock)
     ensure_model_target(target)
     if model is None:
         _ensure_no_model_options(source, strategy)

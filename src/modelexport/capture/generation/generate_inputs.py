@@ -73,11 +73,12 @@ def _find_padding(model: torch.nn.Module) -> int:
     """The token for padding; where there is none, the end of text, or any token: the mask hides it."""
     config: Any = getattr(model, "config", None)
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    known = getattr(text, "vocab_size", None) or 0
     for settings in (getattr(model, "generation_config", None), config, text):
         for name in ("pad_token_id", "eos_token_id"):
             token = getattr(settings, name, None)
             first = token[0] if isinstance(token, list) and token else token
-            if isinstance(first, int) and first >= 0:
+            if isinstance(first, int) and 0 <= first < known:
                 return first
     return 0
 
