@@ -128,7 +128,7 @@ def make_folder(exported: mx.ExportResult, folder: Path) -> Path:
 
 def test_a_folder_becomes_a_package(model: torch.nn.Module, exported: mx.ExportResult, tmp_path: Path) -> None:
     folder = make_folder(exported, tmp_path / "built")
-    package = mx.attach(folder, model, tmp_path / "tagged", force=False)
+    package: Any = mx.attach(folder, model, tmp_path / "tagged")
     assert isinstance(package, Package)
     opened = mx.open_package(tmp_path / "tagged")
     assert opened.info.target == "genai"
