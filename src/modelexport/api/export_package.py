@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -215,7 +214,7 @@ def find_absent(records: Sequence[Provenance]) -> Iterator[AbsentModule]:
     reasons = {path: reason for record in records for path, reason in record.absent.items()}
     hierarchy: Hierarchy = records[0].hierarchy
     for path, module in hierarchy.modules.items():
-        parameters = sum(prod(tensor.shape) for tensor in module.parameters)
+        parameters = sum(tensor.size for tensor in module.parameters)
         if parameters and path not in owning and path != ROOT:
             reason = reasons.get(path, "no entry point of the model runs it")
             yield AbsentModule(path, module.class_name, parameters, reason)

@@ -180,14 +180,15 @@ def run_on_package(
     A component that has none of what is included is copied.
     """
     chosen = choose_components(package, target.only)
-    told = {package[name].path: _tell_component(package, chosen, name, options) for name in chosen}
-    meant = tuple(name for name in chosen if _is_meant(told[package[name].path], options))
+    component_options = {package[name].path: _tell_component(package, chosen, name, options) for name in chosen}
+    meant = tuple(name for name in chosen if _is_meant(component_options[package[name].path], options))
     narrowed = replace(target, only=meant)
-    return change_package(package, narrowed, lambda file, path: change(file, path, told[file]))
+    return change_package(package, narrowed, lambda file, path: change(file, path, component_options[file]))
 
 
-def _is_meant(told: ToolOptions, options: ToolOptions) -> bool:
-    return bool(told.include or not options.include) and bool(told.op_types or not options.op_types)
+def _is_meant(of_component: ToolOptions, options: ToolOptions) -> bool:
+    has_included = bool(of_component.include or not options.include)
+    return has_included and bool(of_component.op_types or not options.op_types)
 
 
 def _tell_component(package: Package, chosen: Sequence[str], name: str, options: ToolOptions) -> ToolOptions:

@@ -215,10 +215,8 @@ class PreparedModel:
 
 def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
     """Load a model and make its inputs; `step` is told about each, for progress and timing."""
-    model = source.model
     with step("load"):
-        live = model if isinstance(model, torch.nn.Module) else None
-        loaded = load_model(str(model), source) if live is None else adopt_module(live, source)
+        loaded = load_source(source)
     names = [entry.name for entry in loaded.entries]
     if loaded.parts or len(names) > 1:
         raise ModelUnloadable(
@@ -227,6 +225,12 @@ def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
         )
     with step("inputs"):
         return bind_inputs(loaded, source)
+
+
+def load_source(source: ModelSource) -> LoadedModel:
+    """The model that a source names, or the live one that it holds."""
+    model = source.model
+    return adopt_module(model, source) if isinstance(model, torch.nn.Module) else load_model(str(model), source)
 
 
 def bind_inputs(loaded: LoadedModel, source: ModelSource) -> PreparedModel:

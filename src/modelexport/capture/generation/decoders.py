@@ -6,7 +6,7 @@
     axes                             the same steps at other sizes: what differs is an axis
 
 One graph serves prefill and decode if the model computes the same in one call with an empty cache as in the first step,
-and in one call of several tokens as in several calls (`_is_uniform`). Otherwise there are two entry points.
+and in one call of several tokens as in several calls (`_is_uniform`). Otherwise it takes one token per call.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Entry points of a model that generates: which ONNX files it takes, each with a sample of its inputs.
 
-a decoder                 decoder
-an encoder and a decoder  encoder, decoder, decoder_with_past; merged: encoder, decoder_merged
-vision and language       vision_encoder, embed_tokens, embedding, decoder
+    a decoder                 decoder
+    an encoder and a decoder  encoder, decoder, decoder_with_past; merged: encoder, decoder_merged
+    vision and language       vision_encoder, embed_tokens, embedding, decoder
+
+The model is asked by its public methods; its architecture is not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Components of a model: the model loaded once, and an entry point for each file that it takes.
 
-prepare_components(ModelSource("./qwen3"), step)      one entry point, `decoder`
-prepare_components(ModelSource("./bert"), step)       one entry point, `model`: it does not generate
+    prepare_components(ModelSource("./qwen3"), step)      one entry point, `decoder`
+    prepare_components(ModelSource("./bert"), step)       one entry point, `model`: it does not generate
+
+Which entry points there are is found by running `generate` (entry_points.py), or comes with the model.
 """
 
 from __future__ import annotations
@@ -13,14 +15,12 @@ from pathlib import Path
 import torch
 
 from modelexport.capture.entry_point import EntryPoint
-from modelexport.capture.export import Step, bind_inputs
+from modelexport.capture.export import Step, bind_inputs, load_source
 from modelexport.capture.generation.entry_points import find_entry_points
 from modelexport.capture.generation.generate_inputs import make_generate_inputs
 from modelexport.capture.generation.model_configuration import read_configuration
 from modelexport.capture.isolation import isolate_model
-from modelexport.capture.loading.models import load_model
 from modelexport.capture.loading.parts import find_part_entries
-from modelexport.capture.loading.third_party import LoadedModel
 from modelexport.record.configuration import ModelConfiguration
 from modelexport.record.model_source import ModelSource
 
@@ -60,12 +60,8 @@ def prepare_components(
     merged  one decoder for all steps of an encoder-decoder
     refuse  raises for a model that is not wanted: its configuration, and whether it generates, are known before it runs
     """
-    model = source.model
     with step("load"):
-        if isinstance(model, torch.nn.Module):
-            loaded = LoadedModel(model, type(model).__name__)
-        else:
-            loaded = load_model(str(model), source)
+        loaded = load_source(source)
     configuration, generates = read_configuration(loaded.module), can_generate(loaded.module)
     refuse(configuration, generates)
     notes, prompt = loaded.notes, {}
