@@ -142,6 +142,7 @@ def _has_nodes(package: Package, component: str, module: str) -> bool:
     if _is_whole(module, None):
         return True
     known = package.provenance.hierarchy
+    # A path may have a `#` of its own: what is a module is no call of one.
     path = module if known.path_of(module) is not None else ModuleCall.parse(module).path
     return component in package.provenance.components_of(path)
 

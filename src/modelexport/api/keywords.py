@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from modelexport.api.package import Package
 
 
+# All are `total=False`: every keyword has a default, which is in the signature and nowhere else.
+
+
 class _SourceKeywords(TypedDict, total=False):
     """How a model is loaded, and what it is run on."""
 

@@ -83,6 +83,7 @@ def repair_package(package: Package, output: Path | None = None) -> tuple[Packag
 
     if output is not None:
         return rewrite_package(package, output, write), repaired
+    # All files are looked at before the first is written: either the package is repaired or it is as it was.
     for name in changed:
         path, listed = package[name].path, package.info.files[package[name].info.file]
         if digest_file(path) != listed:
@@ -97,6 +98,7 @@ def repair_package(package: Package, output: Path | None = None) -> tuple[Packag
     if not changed:
         return package, {}
     files = {package[name].info.file: digest_file(package[name].path) for name in changed}
+    # Not all digests: another file may have been changed by somebody else, and `validate` has to say so.
     info = replace(package.info, files={**package.info.files, **files})
     write_description(package.folder, info)
     return open_package(package.folder), changed

@@ -54,8 +54,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
 ) -> Profile | PackageProfile:
     """Run a file in ONNX Runtime and charge the time of every kernel to the module whose work it does.
 
-    file          or a package: prefill and decode steps apart (`profile_package`)
-    prompt, new_tokens, past, batch  of a package, as in `profile_package`
+    file          or a package: prefill and decode steps apart; prompt, new_tokens, past and batch: `profile_package`
     before        a tagged file that this one was made from; it is asked instead of the record in the file
     warmup        runs before the timed ones: the first allocate memory and choose kernels
     optimization  ONNX Runtime's: all, extended, basic or none
@@ -71,11 +70,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
         _refuse_for_package(before=before, inputs=inputs, input=input, model=model)
         lengths = GenerationSizes(prompt, new_tokens, tuple(past), batch)
         return profile_opened_package(package, lengths, settings, seed, clock)
-    if prompt is not None or new_tokens is not None or past:
-        raise UserError(
-            f"{file} is one file, and --prompt, --new-tokens and --past are about packages",
-            "Give a folder, or leave them out: --input gives shapes of a file's inputs.",
-        )
+    _refuse_for_file(file, prompt=prompt, new_tokens=new_tokens, past=past)
     if inputs is not None and input:
         raise UserError(
             f"{inputs} has the inputs themselves, and {input[0]!r} is about one that is made",
@@ -95,6 +90,15 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
         feed = _run_inputs(opened, ModelSource(model, seed=seed), clock)
     made = describe_made(feed) if inputs is None and model is None else ""
     return profile_feed(opened, origin, feed, settings, clock, made)
+
+
+def _refuse_for_file(file: str | Path | Package, **options: object) -> None:
+    """Options that are about steps of generation, which one file alone does not take."""
+    if any(value for value in options.values()):
+        raise UserError(
+            f"{Path(file)} is one file, and --prompt, --new-tokens and --past are about packages",
+            "Give a folder, or leave them out: --input gives shapes of a file's inputs.",
+        )
 
 
 def _refuse_for_package(**options: object) -> None:

@@ -169,6 +169,7 @@ def _quantize_package(
 ) -> PackageChange[QuantizeResult]:
     """Every component; a cache is one that the package itself has made."""
     ensure_one_component(package, target.only, "--calibration", request.data)
+    # Whoever gives shapes wants inputs in them, and a run of the package would have others.
     is_made = request.wants_inputs and not request.data and not request.made.shapes
     feeds = make_component_feeds(package, request.made.count, request.made.seed) if is_made else {}
 

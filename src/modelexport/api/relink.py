@@ -24,6 +24,7 @@ from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.attribute.resolve import explain_absent_modules
 from modelexport.errors import FileUnreadable, UnknownName, UserError
 from modelexport.graph.file.folder import ensure_folder_target
+from modelexport.graph.file.metadata import EmbedOptions
 from modelexport.graph.file.package import explain_folder, find_file, is_package, read_description
 from modelexport.graph.file.tagged_file import (
     Ancestor,
@@ -75,6 +76,7 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
 
     Folders are linked component by component: one that tools made of a package, and the package.
     """
+    # Not only packages: what a tool wrote beside a package is a folder without a description.
     if any(Path(path).is_dir() for path in (after, before) if path is not None):
         _ensure_folders(after, before)
         if output is None and components:
@@ -94,12 +96,22 @@ def relink(  # noqa: PLR0913 - the keywords are the command line's options
     if components:
         raise not_a_package(after, components[0])
     embedding = parse_embedding(embed, names, strip_exporter_metadata)
+    return _relink_file(Path(after), output, before, tool, embedding, Clock(progress))
+
+
+def _relink_file(
+    after: Path,
+    output: str | Path | None,
+    before: str | Path | Package | None,
+    tool: str,
+    embedding: EmbedOptions,
+    clock: Clock,
+) -> RelinkResult:
     target = None if output is None else Path(output)
     if target is not None:
         ensure_model_target(target)
-    clock = Clock(progress)
     with clock.step("read"):
-        made = open_tagged(Path(after))
+        made = open_tagged(after)
         ensure_sound(made.proto, made.graph, str(after))
         tagged = None if before is None else open_file(Path(before))
         ancestor = outlined_ancestor(made) if tagged is None else find_ancestor(tagged)

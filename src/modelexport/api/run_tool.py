@@ -133,6 +133,7 @@ def _run_on_package(
     components, force = where
     ensure_one_component(package, components, "--inputs", request.inputs)
     target = PackageTarget(output, components, find_number_type(request.label), force)
+    # The same as in quantize: given inputs and shapes go before steps of the package.
     is_made = request.wants_inputs and not request.input and request.inputs is None
     feeds = make_component_feeds(package, request.samples, request.seed) if is_made else {}
 

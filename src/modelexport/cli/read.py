@@ -231,12 +231,7 @@ def profile(  # noqa: PLR0913 - one for each option that only files, or only pac
     given = {name: value for name, value in generation.items() if value}
     if (package := packages.find_package(file)) is not None:
         tree = {"depth": depth, "everything": everything}
-        return packages.show_profile(package, report, tree, trace=trace, providers=names, **given, **options)
-    if given:
-        raise UserError(
-            f"{file} is one file, and --prompt, --new-tokens and --past are about packages",
-            "Give a folder, or leave them out: --input gives shapes of a file's inputs.",
-        )
+        return packages.show_profile(package, report, tree, trace=trace, providers=names, **options | given)
     from modelexport.api.profile import profile as profile_file
     from modelexport.show.data.trace import profile_trace
     from modelexport.show.text.console import emit, ensure_targets
@@ -248,7 +243,7 @@ def profile(  # noqa: PLR0913 - one for each option that only files, or only pac
         cli.spare_inputs(target, *asked)
     ensure_targets(targets)  # before anything runs, and before one file is written without the other
     with cli.quiet_run(report.verbosity) as progress:
-        result = profile_file(file, providers=names, progress=progress, **options)
+        result = profile_file(file, providers=names, progress=progress, **options | given)
     # First the trace: the table may say by its exit code that something is wrong, and the trace shows what.
     if trace is not None:
         emit(profile_trace(result), trace, quiet=report.verbosity.quiet)

@@ -133,6 +133,7 @@ def make_steps(
     """
     feeds = GeneratedFeeds(info, files, seed)
     steps: dict[str, list[dict[str, np.ndarray]]] = {}
+    # At least a prompt and a step: ranges of a cache that is empty, or never read, would be no ranges.
     try:
         fed = [feeds.run_prompt(_BATCH, _TOKENS), *(feeds.run_step(_BATCH) for _ in range(max(count, 2) - 1))]
     except (InputError, RuntimeFailed):

@@ -37,6 +37,7 @@ def find_context(folder: Path) -> Context | None:
 
 def _lengths(folder: Path, config: dict[str, Any]) -> Iterator[int]:
     generating, text = _read(folder / _GENAI_CONFIG).get("model"), config.get("text_config")
+    # The consumer's own limit first, then that of the part which generates, then that of the whole model.
     sections = (generating, "context_length"), (text, "max_position_embeddings"), (config, "max_position_embeddings")
     for section, key in sections:
         length = section.get(key) if isinstance(section, dict) else None
