@@ -27,7 +27,7 @@ LAYERS, RUNS, LIMIT = 12, 5, 1.10
 _TITLE = "Time of an export with tags"
 _TEXT = (
     f"Llama of {LAYERS} layers of width 64, one forward pass: `export --exporter transformers` against transformers' "
-    f"`OnnxExporter.export`, in one process and by turns, {RUNS} runs of each after one that does not count. Processor "
+    f"`OnnxExporter.export`, in one process and by turns, {RUNS} runs of each after one of a single layer. Processor "
     "time; both write a file, and outputs are not checked."
 )
 
@@ -47,14 +47,15 @@ def measure_part(folder: Path) -> tuple[Table, tuple[Target, ...]]:
 
 def time_exports(layers: int, runs: int, folder: Path) -> tuple[list[float], list[float]]:
     """Seconds of plain and of tagged exports."""
-    model, inputs = make_llama(layers)
-    exports: tuple[Callable[[], object], ...] = (
-        partial(export_plainly, model, inputs, folder / "plain.onnx"),
-        partial(export_tagged, model, inputs, folder / "tagged.onnx"),
-    )
-    # The first round fills caches of torch.
-    rounds = [[_time(export) for export in exports] for _ in range(runs + 1)][1:]
+    _time_round(1, folder)  # fills caches of torch
+    rounds = [_time_round(layers, folder) for _ in range(runs)]
     return [plain for plain, _ in rounds], [tagged for _, tagged in rounds]
+
+
+def _time_round(layers: int, folder: Path) -> tuple[float, float]:
+    model, inputs = make_llama(layers)
+    plain = _time(partial(export_plainly, model, inputs, folder / "plain.onnx"))
+    return plain, _time(partial(export_tagged, model, inputs, folder / "tagged.onnx"))
 
 
 def make_llama(layers: int) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
