@@ -194,17 +194,15 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
 @cli.file_option("--trace", help="Write a trace for Perfetto or speedscope.")
 @click.option("--prompt", type=_COUNT, metavar="N", help="Of a package: tokens of the prefill.  [default: 512]")
 @click.option("--new-tokens", type=_COUNT, metavar="N", help="Of a package: decode steps.  [default: 64]")
+@click.option("--batch", type=_COUNT, default=1, metavar="N", help="Of a package: rows at once.  [default: 1]")
 @click.option("--past", metavar="N,N,…", default="", help="Of a package: decode steps with so many tokens in the past.")
 @cli.tree_options
 @cli.report_options("text", "json", "csv")
-def profile(  # noqa: PLR0913 - one for each option that only files, or only packages, have
+def profile(
     *,
     file: Path,
     providers: str,
     trace: Path | None,
-    prompt: int | None,
-    new_tokens: int | None,
-    past: str,
     depth: int | None,
     everything: bool,
     report: cli.Report,
@@ -227,11 +225,10 @@ def profile(  # noqa: PLR0913 - one for each option that only files, or only pac
                 2  the file, its record, the inputs or a provider cannot be used
     """
     names = [name.strip() for name in providers.split(",") if name.strip()]
-    generation = {"prompt": prompt, "new_tokens": new_tokens, "past": _parse_lengths(past)}
-    given = {name: value for name, value in generation.items() if value}
+    options["past"] = _parse_lengths(options["past"])
     if (package := packages.find_package(file)) is not None:
         tree = {"depth": depth, "everything": everything}
-        return packages.show_profile(package, report, tree, trace=trace, providers=names, **options | given)
+        return packages.show_profile(package, report, tree, trace=trace, providers=names, **options)
     from modelexport.api.profile import profile as profile_file
     from modelexport.show.data.trace import profile_trace
     from modelexport.show.text.console import emit, ensure_targets
@@ -243,7 +240,7 @@ def profile(  # noqa: PLR0913 - one for each option that only files, or only pac
         cli.spare_inputs(target, *asked)
     ensure_targets(targets)  # before anything runs, and before one file is written without the other
     with cli.quiet_run(report.verbosity) as progress:
-        result = profile_file(file, providers=names, progress=progress, **options | given)
+        result = profile_file(file, providers=names, progress=progress, **options)
     # First the trace: the table may say by its exit code that something is wrong, and the trace shows what.
     if trace is not None:
         emit(profile_trace(result), trace, quiet=report.verbosity.quiet)
