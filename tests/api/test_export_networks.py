@@ -113,10 +113,9 @@ def test_every_network_of_a_pipeline_is_a_component(pictures: tuple[Path, mx.Pac
 
 
 def test_networks_of_a_pipeline_compute_what_they_do_in_it(pictures: tuple[Path, mx.Package]) -> None:
-    from diffusers import AutoencoderKL
-
+    library: Any = pytest.importorskip("diffusers")
     folder, package = pictures
-    coder: Any = AutoencoderKL.from_pretrained(str(folder / "vae"), local_files_only=True)
+    coder = library.AutoencoderKL.from_pretrained(str(folder / "vae"), local_files_only=True)
     latents = torch.randn(1, 4, 6, 10, generator=torch.Generator().manual_seed(0))
     session = onnxruntime.InferenceSession(package["vae_decoder"].path)
     (image,) = session.run(None, {"latent_sample": latents.numpy()})
