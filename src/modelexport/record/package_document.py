@@ -232,10 +232,16 @@ def _check_coherent(info: PackageInfo) -> None:
         raise _Damage(f"files has {PACKAGE_FILE} itself")
     for component in info.components:
         _check_component(component, info.files)
-    by_name = {component.name: component for component in info.components}
+    # Sets, because a description from elsewhere may list any number of names.
+    inputs = {component.name: frozenset(component.inputs) for component in info.components}
+    outputs = {component.name: frozenset(component.outputs) for component in info.components}
     for link in info.links:
-        _check_end("link", link.source, link.output, by_name, "outputs")
-        _check_end("link", link.target, link.input, by_name, "inputs")
+        _check_end("link", link.source, link.output, outputs, "outputs")
+        _check_end("link", link.target, link.input, inputs, "inputs")
+    for component in info.components:
+        for pair in component.cache:
+            _check_end("cache pair", component.name, pair.past, inputs, "inputs")
+            _check_end("cache pair", component.name, pair.present, outputs, "outputs")
 
 
 def _check_component(component: ComponentInfo, files: Mapping[str, StoredFile]) -> None:
@@ -244,19 +250,16 @@ def _check_component(component: ComponentInfo, files: Mapping[str, StoredFile]) 
     for path in (component.file, *component.data):
         if path not in files:
             raise _Damage(f"component {component.name} has the file {_shown(path)}, which is not in files")
-    by_name = {component.name: component}
-    for pair in component.cache:
-        _check_end("cache pair", component.name, pair.past, by_name, "inputs")
-        _check_end("cache pair", component.name, pair.present, by_name, "outputs")
     _refuse_repetition(f"an input of component {component.name},", component.inputs)
     _refuse_repetition(f"an output of component {component.name},", component.outputs)
     _refuse_repetition(f"a past of component {component.name},", (pair.past for pair in component.cache))
 
 
-def _check_end(what: str, name: str, value: str, by_name: Mapping[str, ComponentInfo], side: str) -> None:
-    if name not in by_name:
+def _check_end(what: str, name: str, value: str, ends: Mapping[str, frozenset[str]], side: str) -> None:
+    """`ends`: by component, the names on that side of it."""
+    if name not in ends:
         raise _Damage(f"a {what} names the component {_shown(name)}, which is not there")
-    if value not in getattr(by_name[name], side):
+    if value not in ends[name]:
         raise _Damage(f"a {what} names {_shown(value)}, which is none of the {side} of component {name}")
 
 
