@@ -93,6 +93,11 @@ def export_entry(source: ModelSource, path: Path, options: PackageOptions, clock
 
 def export_package(source: ModelSource, folder: Path, options: PackageOptions, clock: Clock) -> Package:
     contract = find_contract(options.target or "")
+    if options.export.jit_graph is not None:
+        raise UserError(
+            f"a package has several graphs, and {options.export.jit_graph} is one file",
+            "Leave --jit-graph out, or export one file: -o FILE.onnx.",
+        )
     ensure_folder_target(folder, force=options.force)
     need_torch("exporting")
     from modelexport.capture.generation.windows import exportable_windows
@@ -129,13 +134,26 @@ def _prepare(source: ModelSource, contract: Contract, clock: Clock) -> Component
     from modelexport.capture.generation.prepare import prepare_components
 
     def refuse(configuration: ModelConfiguration, generates: bool) -> None:
+        _refuse_request(source, generates)
         contract.refuse(ModelFacts(configuration, expect_kind(configuration) if generates else SINGLE))
 
     # The suffix is optimum's: the same model, with its cache.
-    source = replace(source, task=source.task and source.task.removesuffix(WITH_PAST))
-    components = prepare_components(source, clock.step, refuse, merged=contract.merges)
+    loaded = replace(source, task=source.task and source.task.removesuffix(WITH_PAST))
+    components = prepare_components(loaded, clock.step, refuse, merged=contract.merges)
     renamed = tuple(rename_entry(entry, contract.rename, contract.axes) for entry in components.entries)
     return replace(components, entries=renamed)
+
+
+def _refuse_request(source: ModelSource, generates: bool) -> None:
+    """Raise for what cannot be had of a model, before it is run."""
+    task = source.task or ""
+    if generates and source.static:
+        raise UserError("a cache grows with every token, and --static fixes every axis", "Leave --static out.")
+    if not generates and task.endswith(WITH_PAST):
+        raise UserError(
+            f"the task {task!r} is about a cache, and the model does not generate",
+            f"Give a task whose model generates, or {task.removesuffix(WITH_PAST)!r} for one forward pass.",
+        )
 
 
 def _describe_entry(entry: EntryPoint) -> ComponentGraph:
@@ -156,7 +174,7 @@ def _export_entry(
 
     arguments = CallArguments(dict(entry.inputs))
     prepared = PreparedModel(
-        components.module, arguments, entry.axes, components.source, components.notes, entry.others
+        components.module, arguments, entry.axes, components.source, (*components.notes, *entry.notes), entry.others
     )
     chosen = options.export
     if options.any_exporter and any(each.cache for each in components.entries):

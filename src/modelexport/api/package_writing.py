@@ -150,7 +150,7 @@ def _list_external(folder: Path, info: PackageInfo, contract: Contract) -> None:
     path = folder / CONFIG
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # it is not the consumer's, and was copied as it is
+    except (OSError, ValueError, RecursionError):  # it is not the consumer's, and was copied as it is
         return
     external = frozenset(item.file for item in info.components if item.data)
     after = contract.list_external(before, external) if isinstance(before, dict) else before
