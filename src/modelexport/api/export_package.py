@@ -174,7 +174,7 @@ def _export_entry(
 
     arguments = CallArguments(dict(entry.inputs))
     prepared = PreparedModel(
-        components.module, arguments, entry.axes, components.source, components.notes, entry.others
+        components.module, arguments, entry.axes, components.source, (*components.notes, *entry.notes), entry.others
     )
     chosen = options.export
     if options.any_exporter and any(each.cache for each in components.entries):

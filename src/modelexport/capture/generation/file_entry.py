@@ -37,7 +37,6 @@ from modelexport.errors import InputError
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.types import input_dims
 from modelexport.record.model_source import ModelSource
-from modelexport.record.package import CachePair
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -149,7 +148,7 @@ class _EntryFinder:
             return math.inf, entry
         expected = {name: to_array(tensor) for name, tensor in tensors.items()}
         names = _pair_outputs(expected, returned)
-        pairs = tuple(CachePair(pair.past, names.get(pair.present, pair.present)) for pair in entry.cache)
+        pairs = tuple(replace(pair, present=names.get(pair.present, pair.present)) for pair in entry.cache)
         step = entry.forward
         assert isinstance(step, FittedStep)
         apart = [_relative_distance(returned[name], expected[own]) for own, name in names.items()]
@@ -344,7 +343,7 @@ def _rename_inputs(proto: onnx.ModelProto, entry: EntryPoint, pairs: Mapping[str
         | flags
         | {name: entry.inputs[name] for name in untaken},
         {name: entry.axes.get(other, {}) for name, other in pairs.items()},
-        tuple(CachePair(names[pair.past], pair.present) for pair in entry.cache),
+        tuple(replace(pair, past=names[pair.past]) for pair in entry.cache),
     )
 
 
