@@ -56,6 +56,9 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], object]] = {
     "components[1] is 'x', not an object": lambda document: document["components"].__setitem__(1, "x"),
     "components[0].file is missing": lambda document: document["components"][0].pop("file"),
     "components[0].inputs[0] is 1, not text": lambda document: document["components"][0].update(inputs=[1]),
+    "components[1].cache[0].first is '0', not a number": lambda document: document["components"][1]["cache"][0].update(
+        {"first": "0"}
+    ),
     "components[1].cache[0].past is missing": lambda document: document["components"][1]["cache"][0].pop("past"),
     "component 'decoder' is there twice": lambda document: document["components"][0].update(name="decoder"),
     "'../x' is no name of a component": lambda document: document["components"][0].update(name="../x"),

@@ -113,7 +113,7 @@ def export_package(source: ModelSource, folder: Path, options: PackageOptions, c
             results[entry.name] = _export_entry(components, entry, path, options, clock)
         with clock.step("write"):
             settle_data(staged, [result.path.relative_to(staged).as_posix() for result in results.values()], contract)
-            results = {name: _list_files(result, staged) for name, result in results.items()}
+            results = {name: list_files(result, staged) for name, result in results.items()}
             listed = tuple(_describe_component(entry, results[entry.name], staged) for entry in components.entries)
             _write_beside(staged, components, contract, kind, listed)
             info = PackageInfo(
@@ -174,7 +174,7 @@ def _export_entry(
 
     arguments = CallArguments(dict(entry.inputs))
     prepared = PreparedModel(
-        components.module, arguments, entry.axes, components.source, components.notes, entry.others
+        components.module, arguments, entry.axes, components.source, (*components.notes, *entry.notes), entry.others
     )
     chosen = options.export
     if options.any_exporter and any(each.cache for each in components.entries):
@@ -238,7 +238,7 @@ def find_absent(records: Sequence[Provenance]) -> Iterator[AbsentModule]:
             yield AbsentModule(path, module.class_name, parameters, reason)
 
 
-def _list_files(result: ExportResult, staged: Path) -> ExportResult:
+def list_files(result: ExportResult, staged: Path) -> ExportResult:
     """The files of a component, after its data may have gone to others."""
     data = [staged / name for name in list_data(open_model(result.path), result.path, staged)]
     others = [path for path in result.files if path != result.path and path not in data and path.is_file()]

@@ -12,6 +12,7 @@ where, and no path leads out of the folder. Keys that are not known are left for
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -69,9 +70,13 @@ def _component_out(component: ComponentInfo) -> Json:
         "file": component.file,
         "inputs": list(component.inputs),
         "outputs": list(component.outputs),
-        "cache": [{"past": pair.past, "present": pair.present} for pair in component.cache],
+        "cache": [_pair_out(pair) for pair in component.cache],
         "data": list(component.data),
     }
+
+
+def _pair_out(pair: CachePair) -> Json:
+    return {"past": pair.past, "present": pair.present} | ({"first": pair.first} if pair.first else {})
 
 
 def parse_package_document(text: str | bytes, source: str = PACKAGE_FILE) -> PackageInfo:
@@ -142,6 +147,13 @@ class _Reader:
             raise _Damage(f"{self._at(key)} is {_shown(number)}, not a number from 0")
         return number
 
+    def amount(self, key: str, missing: float) -> float:
+        """A number that may be left out; JSON knows neither infinity nor NaN."""
+        value = self.document.get(key, missing)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise _Damage(f"{self._at(key)} is {_shown(value)}, not a number")
+        return float(value)
+
     def texts(self, key: str) -> tuple[str, ...]:
         items = self._get(key, list, "a list")
         for index, item in enumerate(items):
@@ -199,9 +211,13 @@ def _component_in(item: _Reader) -> ComponentInfo:
         file=item.text("file"),
         inputs=item.texts("inputs"),
         outputs=item.texts("outputs"),
-        cache=item.objects("cache", lambda pair: CachePair(pair.text("past"), pair.text("present"))),
+        cache=item.objects("cache", _pair_in),
         data=item.texts("data"),
     )
+
+
+def _pair_in(item: _Reader) -> CachePair:
+    return CachePair(item.text("past"), item.text("present"), item.amount("first", 0.0))
 
 
 def _link_in(item: _Reader) -> Link:
