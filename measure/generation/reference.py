@@ -65,7 +65,7 @@ def generate_steps(example: Example) -> GeneratedSteps:
 def run_forward(model: Any, inputs: Mapping[str, torch.Tensor], tokens: np.ndarray, mask: np.ndarray) -> Call:
     """One call on all tokens, from an empty cache; its logits are among the arrays as `logits`.
 
-    inputs  of the encoder, for models that have one
+    inputs  of the encoder, for models that have one; what else there is for each token
     """
     accepted = inspect.signature(model.forward).parameters
     if model.config.is_encoder_decoder:
@@ -73,7 +73,7 @@ def run_forward(model: Any, inputs: Mapping[str, torch.Tensor], tokens: np.ndarr
     else:
         positions = np.where(mask == 0, 0, np.cumsum(mask, axis=1) - 1)
         offered = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions}
-        arguments = {name: torch.from_numpy(array) for name, array in offered.items() if name in accepted}
+        arguments = {name: torch.from_numpy(array) for name, array in offered.items() if name in accepted} | dict(inputs)
     with torch.no_grad():
         outputs = model(**arguments, use_cache=True)
     return Call({"logits": outputs["logits"].numpy()}, read_cache(outputs, {}))

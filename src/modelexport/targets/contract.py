@@ -102,6 +102,8 @@ class Contract:
     rename           the consumer's name of an input or output, by ours
     name_variant     the file of a component by the type of its numbers: `model.onnx` in int4 is `model_q4.onnx`
     list_external    config.json with what the consumer reads there of files whose weights are in a file of their own
+    unused           components that the consumer does without: it puts features in the place of tokens by itself, or
+                     has a graph do it
     """
 
     name: str
@@ -116,6 +118,7 @@ class Contract:
     rename: Callable[[str], str] = str
     name_variant: Callable[[str, str], str] = _keep_name
     list_external: Callable[[Mapping[str, Any], frozenset[str]], Mapping[str, Any]] = _keep_configuration
+    unused: frozenset[str] = frozenset()
 
     @property
     def merges(self) -> bool:

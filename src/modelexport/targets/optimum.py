@@ -44,6 +44,7 @@ _PLAIN_FILES = {
         "vision_encoder": "vision_encoder.onnx",
         "audio_encoder": "audio_encoder.onnx",
         "embed_tokens": "embed_tokens.onnx",
+        "embedding": "embedding.onnx",
         "decoder": "decoder_model_merged.onnx",
     },
 }

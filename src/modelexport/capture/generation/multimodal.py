@@ -13,6 +13,7 @@ call what the model computes of a prompt with an image.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ import torch
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.generation.captures import BATCH, SEQUENCE, are_close, name_axes
 from modelexport.capture.generation.decoders import find_decoder
+from modelexport.capture.generation.first_call import find_two_decoders
 from modelexport.capture.generation.media import EmbeddingStep, MediaInput, describe_features, find_media
 from modelexport.capture.generation.steps import Generation, RecordedCall, enlarge_inputs, record_calls, record_steps
 from modelexport.errors import ExportFailed
@@ -45,7 +47,7 @@ def find_multimodal(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) 
     with torch.no_grad():
         encoders = [_describe_encoder(model, *pair) for pair in zip(media, larger_media, strict=True)]
         embedded = _describe_embedding(model, (inputs, larger), encoders)
-    return (*encoders, _describe_tokens(model, inputs), embedded, _find_decoder(model, inputs, media))
+    return (*encoders, _describe_tokens(model, inputs), embedded, *_find_decoders(model, inputs, media))
 
 
 def _describe_encoder(model: torch.nn.Module, media: MediaInput, larger: MediaInput) -> EntryPoint:
@@ -89,7 +91,8 @@ def _describe_embedding(
             f"{type(model).__name__} puts features in the place of tokens in a way that cannot be seen from outside",
             "Export it without cache: give an .onnx file as output and no task ending in -with-past.",
         )
-    axes = {**name_axes(samples[0], samples[1], {}), TOKENS: {0: BATCH, 1: SEQUENCE}}
+    features = [{name: tensor for name, tensor in sample.items() if name != TOKENS} for sample in samples]
+    axes = {**name_axes(*features, {}), TOKENS: {0: BATCH, 1: SEQUENCE}}
     return EntryPoint("embedding", step, samples[0], axes, others=(samples[1],))
 
 
@@ -107,10 +110,13 @@ def _record_prompt(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -
     return _Prompt(run.calls[0], decoded[0])
 
 
-def _find_decoder(
+def _find_decoders(
     model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], media: tuple[MediaInput, ...]
-) -> EntryPoint:
-    """The decoder of embeddings; what else `forward` takes for each token is an input only if it matters."""
+) -> tuple[EntryPoint, ...]:
+    """The decoder of embeddings; what else `forward` takes for each token is an input only if it matters.
+
+    Two of them where the model computes something else in the first call than in later ones.
+    """
     consumed = {TOKENS, MEDIA_OUTPUTS, *(name for each in media for name in each.arguments)}
 
     def record(model: torch.nn.Module, inputs: Mapping[str, Any], new_tokens: int, least: bool = True) -> Generation:
@@ -122,10 +128,11 @@ def _find_decoder(
         ]
         return Generation(run.tokens, calls)
 
-    try:
-        return find_decoder(model, inputs, record)[0]
-    except ExportFailed:
-        return find_decoder(model, inputs, partial(record, least=False))[0]
+    record_all = partial(record, least=False)
+    for recorder in (record, record_all):
+        with suppress(ExportFailed):
+            return find_decoder(model, inputs, recorder)
+    return find_two_decoders(model, inputs, record_all, record)
 
 
 def _embed(arguments: Mapping[str, Any], embeddings: torch.Tensor, consumed: set[str], least: bool) -> dict[str, Any]:
