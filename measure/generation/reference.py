@@ -73,7 +73,9 @@ def run_forward(model: Any, inputs: Mapping[str, torch.Tensor], tokens: np.ndarr
     else:
         positions = np.where(mask == 0, 0, np.cumsum(mask, axis=1) - 1)
         offered = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions}
-        arguments = {name: torch.from_numpy(array) for name, array in offered.items() if name in accepted} | dict(inputs)
+        arguments = {name: torch.from_numpy(array) for name, array in offered.items() if name in accepted} | dict(
+            inputs
+        )
     with torch.no_grad():
         outputs = model(**arguments, use_cache=True)
     return Call({"logits": outputs["logits"].numpy()}, read_cache(outputs, {}))

@@ -106,8 +106,6 @@ def _find_obstacle(facts: ModelFacts) -> str:
     model_type, known = facts.configuration.model_type, _KNOWN.get(facts.kind, "").split()
     if known and model_type not in known:
         return f"it has no class for {model_type!r}. {propose_name(model_type, known)}"
-    if facts.component("decoder") and facts.component("decoder_with_past") and facts.kind == MULTIMODAL:
-        return "it runs one decoder for all calls, and this model computes something else in the first one"
     windows = [
         name for component in facts.components for name, shape in component.inputs.items() if Axis.WINDOW in shape
     ]

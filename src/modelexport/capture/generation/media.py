@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from modelexport.capture.generation.cache import Path, cache_tensors, read_path
 from modelexport.capture.generation.captures import are_close
@@ -169,15 +170,34 @@ class _Unusable:
 
 @contextmanager
 def _stop_after(source: Source, taken: list[torch.Tensor]) -> Iterator[None]:
+    """While this is open, nothing is computed after the module, and its output cannot be used.
+
+    What follows is the cutting of features into pieces, which would fix the number of pictures in a graph.
+    """
+
     def take(_: torch.nn.Module, __: object, output: Any) -> Any:
         taken.append(read_path(output, source.path))
         return _Unusable()
 
     handle = source.module.register_forward_hook(take)
     try:
-        yield
+        with _StopComputing(taken):
+            yield
     finally:
         handle.remove()
+
+
+class _StopComputing(TorchFunctionMode):
+    """Functions of torch, until something was taken."""
+
+    def __init__(self, taken: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._taken = taken
+
+    def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._taken:
+            raise _Stopped
+        return function(*args, **(kwargs or {}))
 
 
 @dataclass(frozen=True)

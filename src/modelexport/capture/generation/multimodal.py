@@ -25,11 +25,13 @@ from modelexport.capture.generation.captures import BATCH, SEQUENCE, are_close, 
 from modelexport.capture.generation.decoders import find_decoder
 from modelexport.capture.generation.first_call import find_two_decoders
 from modelexport.capture.generation.media import EmbeddingStep, MediaInput, describe_features, find_media
+from modelexport.capture.generation.packed_images import make_uneven
 from modelexport.capture.generation.steps import Generation, RecordedCall, enlarge_inputs, record_calls, record_steps
 from modelexport.errors import ExportFailed
 
 TOKENS, EMBEDDINGS, MEDIA_OUTPUTS = "input_ids", "inputs_embeds", "mm_encoder_outputs"
-_PER_TOKEN = (EMBEDDINGS, "attention_mask", "position_ids")
+POSITIONS, _PLACES = "position_ids", 3  # time, height, width
+_PER_TOKEN = (EMBEDDINGS, "attention_mask", POSITIONS)
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ def find_multimodal(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) 
 def _describe_encoder(model: torch.nn.Module, media: MediaInput, larger: MediaInput) -> EntryPoint:
     step = describe_features(model, media)
     axes = name_axes(media.arguments, larger.arguments, {})
-    return EntryPoint(media.encoder, step, media.arguments, axes, others=(larger.arguments,))
+    uneven = () if step.packed is None else (make_uneven(media.arguments, step.packed.patches),)
+    return EntryPoint(media.encoder, step, media.arguments, axes, others=(larger.arguments, *uneven))
 
 
 def _describe_tokens(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> EntryPoint:
@@ -138,11 +141,15 @@ def _find_decoders(
 def _embed(arguments: Mapping[str, Any], embeddings: torch.Tensor, consumed: set[str], least: bool) -> dict[str, Any]:
     """Arguments of a call with embeddings in the place of tokens and media.
 
-    least  without tensors that have a value for each token and are neither mask nor positions
+    least  without tensors that have a value for each token and are neither mask nor positions; places of tokens in time,
+           height and width without their places in the text
     """
     kept = {
         name: value
         for name, value in arguments.items()
         if name not in consumed and not (least and isinstance(value, torch.Tensor) and name not in _PER_TOKEN)
     }
+    places = kept.get(POSITIONS)
+    if least and isinstance(places, torch.Tensor) and places.dim() > 2 and len(places) == _PLACES + 1:
+        kept[POSITIONS] = places[1:]
     return {EMBEDDINGS: embeddings, **kept}

@@ -1,6 +1,6 @@
 """Packed images: patches of all images in one list, and a grid that says how many each has in time, height and width.
 
-    pixel_values 80x384, image_grid_thw [[1, 4, 4], [1, 8, 8]]      patches 0 to 15 are the first image, the rest the second
+    pixel_values 80x384, image_grid_thw [[1, 4, 4], [1, 8, 8]]      patches 0 to 15 are the first image, 64 the second
 
 transformers reads the grid with Python loops and attends to each image by itself, so an exporter would fix the number
 and the sizes of images to those of the sample. Here the same is said with arithmetic on all patches at once:
@@ -89,7 +89,9 @@ class PackedAttention:
             yield
 
 
-def find_packed_attention(root: torch.nn.Module, call: Any, inputs: Mapping[str, torch.Tensor]) -> PackedAttention | None:
+def find_packed_attention(
+    root: torch.nn.Module, call: Any, inputs: Mapping[str, torch.Tensor]
+) -> PackedAttention | None:
     """The modules that attend to packed images when `call` is made; None where there are none.
 
     Every attention has to be one of segments: an implementation that expects them would do something else to others.
@@ -101,7 +103,10 @@ def find_packed_attention(root: torch.nn.Module, call: Any, inputs: Mapping[str,
     others: list[torch.nn.Module] = []
 
     def watch(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        (attending.__setitem__(id(module), module) if _SEGMENTS in kwargs else others.append(module))
+        if _SEGMENTS in kwargs:
+            attending[id(module)] = module
+        else:
+            others.append(module)
         return attend_in_segments(module, *args, **kwargs)
 
     configs = {id(module.config): module.config for module in root.modules() if _is_configured(module)}
