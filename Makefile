@@ -63,7 +63,7 @@ lineage: $(STAMP)  ## run every tool on every model (or ROWS="bert t5"), relink;
 anyfile: $(STAMP)  ## read exports without their record (or ROWS="bert t5"); write docs/measured/any-file.md if all
 	$(BIN)/python -W ignore -m measure anyfile $(ROWS)
 
-generation: $(STAMP)  ## export models that generate (or ROWS="llama t5"); write docs/measured/generation.md, measure/generation/results.json
+generation: $(STAMP)  ## export models that generate (or ROWS="llama faults"); write docs/measured/generation.md, measure/generation/results.json and parts.json
 	$(BIN)/python -W ignore -m measure generation $(ROWS)
 
 house: $(STAMP)  ## count files, lines, names and docstrings of the package, and write docs/measured/house.md

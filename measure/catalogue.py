@@ -143,8 +143,8 @@ MEASURES = (
     Measure(
         "generation",
         "tiny models that generate, exported as packages and run against `generate`",
-        "families of measure/generation/families.toml",
-        "docs/measured/generation.md, measure/generation/results.json",
+        "families of measure/generation/families.toml, networks, or parts of the page",
+        "docs/measured/generation.md, measure/generation/results.json and parts.json",
         "the same, others as they were",
         "measure.generation.generation_run:run_measure",
         frozenset({"jobs", "limit", "resume", "page_only"}),

@@ -61,10 +61,10 @@ class Tables:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Tables:
-        return cls({name: _read_table(table) for name, table in content.items()})
+        return cls({name: read_table(table) for name, table in content.items()})
 
 
-def _read_table(content: Mapping[str, Any]) -> Table:
+def read_table(content: Mapping[str, Any]) -> Table:
     """JSON has lists where a table has tuples."""
     return Table(
         title=content["title"],

@@ -19,7 +19,7 @@ import re
 import runpy
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -28,6 +28,8 @@ import torch
 
 import modelexport as mx
 from measure.anyfile.nameless import old_key, remove_names
+from measure.generation.targets import Target
+from measure.pages import Table, percent
 from modelexport.record.hierarchy import lineage_of
 from modelexport.record.provenance import Attribution, Confidence, Provenance
 from modelexport.transform.tools.tool import read_whole, write_whole
@@ -35,6 +37,13 @@ from modelexport.transform.tools.tool import read_whole, write_whole
 FAMILIES = ("llama", "qwen2", "phi3", "gemma")
 PRECISIONS = ("fp32", "int4")
 BUILDER = "onnxruntime_genai.models.builder"
+SHARE = 0.97
+_TITLE = "Files of onnxruntime-genai's builder"
+_TEXT = (
+    "`attach` to files whose names, order of nodes and metadata were removed. Names of nodes that the builder gave say "
+    "which module a node belongs to: it is credited if that module is among its owners, and `around` if only a module "
+    "that encloses it is."
+)
 
 # The builder takes a linear layer with as many outputs as there are tokens for the head, and ONNX Runtime's
 # GroupQueryAttention wants heads of a multiple of 16.
@@ -87,8 +96,28 @@ class BuilderRow:
     sure: int
 
     @property
+    def counts(self) -> tuple[int, ...]:
+        return self.nodes, self.credited, self.around, self.wrong, self.sure
+
+    @property
     def share(self) -> float:
         return self.credited / self.nodes
+
+
+def measure_part(folder: Path) -> tuple[Table, tuple[Target, ...]]:
+    return compose_builder_files(list(measure_builder_files(folder)))
+
+
+def compose_builder_files(measured: Sequence[BuilderRow]) -> tuple[Table, tuple[Target, ...]]:
+    columns = ("family", "type", "nodes", "credited", "around", "wrong", "wrong although sure", "credited, %")
+    rows = tuple((row.family, row.precision, *map(str, row.counts), percent(row.share)) for row in measured)
+    least, sure = min(row.share for row in measured), sum(row.sure for row in measured)
+    what = "nodes of files of onnxruntime-genai's builder, without names, that `attach` credits to the right module"
+    targets = (
+        Target(what, f"at least {percent(SHARE)} %", f"{percent(least)} % in the worst file", least >= SHARE),
+        Target("of them wrong, with confidence `strong` or more", "0", str(sure), not sure),
+    )
+    return Table(_TITLE, _TEXT, columns, rows, all(target.holds for target in targets)), targets
 
 
 def measure_builder_files(folder: Path) -> Iterator[BuilderRow]:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import modelexport as mx
 from measure.corpus.rows import Proof
@@ -68,8 +69,7 @@ def measure_family(result: FamilyResult, folder: Path, tell: Callable[[FamilyRes
     family, source, output = find_family(result.family), folder / "model", folder / "package"
     _clear(source, output)
     save_folder(family, source)
-    result = _export(family, source, output, result)
-    result = describe_package(mx.open_package(output), result)
+    result = describe_package(*_export(family, source, output, result))
     tell(result)
     example, chain = make_example(family), open_chain(output)
     result = replace(result, generation=witness_generation(chain, example), grid=witness_grid(chain, family, example))
@@ -79,20 +79,25 @@ def measure_family(result: FamilyResult, folder: Path, tell: Callable[[FamilyRes
     return result
 
 
-def _export(family: Family, source: Path, output: Path, result: FamilyResult) -> FamilyResult:
+def _export(family: Family, source: Path, output: Path, result: FamilyResult) -> tuple[mx.Package, FamilyResult]:
     """For onnxruntime-genai if it takes the model, else for no consumer in particular."""
     start = time.perf_counter()
     if family.kind == "decoder":
         try:
-            mx.export(source, output, target=_GENAI)
+            package = mx.export(source, output, target=_GENAI)
         except TargetUnsuitable as error:
             result = replace(result, genai=f"refused: {first_line(error)}")
             _clear(output)
             start = time.perf_counter()
         else:
-            return replace(result, seconds=time.perf_counter() - start)
-    mx.export(source, output)
-    return replace(result, seconds=time.perf_counter() - start)
+            return package, replace(result, seconds=time.perf_counter() - start)
+    package = export_folder(source, output)
+    return package, replace(result, seconds=time.perf_counter() - start)
+
+
+def export_folder(source: Path, output: Path, task: str | None = None) -> mx.Package:
+    # By its types, `export` without a target returns what one file gives.
+    return cast("mx.Package", mx.export(source, output, task=task))
 
 
 def measure_networks(result: FamilyResult, folder: Path, tell: Callable[[FamilyResult], None]) -> FamilyResult:
@@ -100,20 +105,24 @@ def measure_networks(result: FamilyResult, folder: Path, tell: Callable[[FamilyR
     _clear(source, output)
     networks.save(source)
     start = time.perf_counter()
-    mx.export(source, output, task=networks.task)
-    result = replace(result, seconds=time.perf_counter() - start)
-    result = describe_package(mx.open_package(output), result)
+    package = export_folder(source, output, networks.task)
+    result = describe_package(package, replace(result, seconds=time.perf_counter() - start))
     tell(result)
     result = replace(result, differences=networks.compare(open_chain(output), source))
     return _set_unread(result, networks.find_unread(source, result.absent))
 
 
 def describe_package(package: mx.Package, result: FamilyResult) -> FamilyResult:
+    """
+    package  as its export returned it
+    """
     provenance = package.provenance
     components = []
     for name, record in provenance.components.items():
         confidences = Counter(entry.attribution.confidence.label for entry in record.nodes.values())
-        components.append(ComponentFigures(name, len(record.nodes), dict(sorted(confidences.items()))))
+        check = package.exported[name].check
+        wrong = "" if check is None or check.ok else first_line(check.message)
+        components.append(ComponentFigures(name, len(record.nodes), dict(sorted(confidences.items())), wrong))
     modules = provenance.hierarchy.modules
     two_tags = tuple(path for path in modules if len(set(provenance.tags_of(path).values())) > 1)
     absent = tuple(module.path for module in package.info.absent)

@@ -18,11 +18,13 @@ PACKAGE, VERIFY = TASKS = ("package", "verify")
 class ComponentFigures:
     """
     confidences  nodes by how sure their module is
+    check        what is wrong with its numbers by the export's own check, at the sizes that were recorded
     """
 
     name: str
     nodes: int
     confidences: Mapping[str, int] = field(default_factory=dict)
+    check: str = ""
 
     @property
     def unattributed(self) -> int:
@@ -91,7 +93,10 @@ class FamilyResult:
             f"grid: {_describe(worst)}": worst is None,
             f"genai: {self.genai}": self.genai in ("", "equal") or self.genai.startswith("refused"),
         }
-        return [fault for fault, holds in checks.items() if not holds]
+        return [*self._list_failed_checks(), *(fault for fault, holds in checks.items() if not holds)]
+
+    def _list_failed_checks(self) -> list[str]:
+        return [f"{component.name}: {component.check}" for component in self.components if component.check]
 
     def _list_defects(self) -> list[str]:
         proof = self.proof or Proof()
@@ -104,6 +109,7 @@ class FamilyResult:
         faults += [
             f"{component.name} was not run" for component in self.components if component.name not in self.differences
         ]
+        faults += self._list_failed_checks()
         return faults + ([f"{self.unattributed} nodes without a module"] if self.unattributed else [])
 
     def to_json(self) -> dict[str, Any]:

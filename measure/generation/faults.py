@@ -1,7 +1,7 @@
 """Seeded faults in packages that generate: planted one by one, and whether `verify` names step, component and module.
 
-    plant(fault, package_folder, copy)         a copy of a package with one fault in its description or its graph
-    find_faults(folder, model, FAULTS)         for each: what `verify` says of it, beside what is expected
+    plant(fault, package_folder, copy)             a copy of a package with one fault in its description or its graph
+    find_faults(folder, model, faults, scratch)    for each: what `verify` says of it, beside what is expected
 
 Four kinds, as consumers meet them: a cache pair that is swapped, a cache tensor that is stale, a wrong position id,
 and a sliding window that forgets to slide.
@@ -13,10 +13,16 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import helper
 
+import modelexport as mx
+from measure.generation.families import find_family
+from measure.generation.models import build_model
+from measure.generation.targets import Target
+from measure.pages import Table
 from modelexport.api.environment import Clock
 from modelexport.api.options import VerifyOptions
 from modelexport.api.package import open_package
@@ -54,12 +60,14 @@ class FoundFault:
     check: StepCheck | None
 
     @property
-    def is_named(self) -> bool:
+    def named(self) -> tuple[int, str, str | None] | None:
+        """Step, component and module that `verify` names; None where it finds nothing."""
         wrong = None if self.check is None else self.check.divergence
-        if self.check is None or wrong is None:
-            return False
-        expected = self.fault.step, self.fault.component, self.fault.module
-        return (self.check.step, wrong.component, wrong.module) == expected
+        return None if self.check is None or wrong is None else (self.check.step, wrong.component, wrong.module)
+
+    @property
+    def is_named(self) -> bool:
+        return self.named == (self.fault.step, self.fault.component, self.fault.module)
 
 
 def swap_pairs(left: str, right: str) -> Spoil:
@@ -163,6 +171,39 @@ WINDOW_FAULTS = (
     Fault("values of two layers swapped", swap_pairs("0.value", "1.value"), 1, "model.layers.0.self_attn"),
     Fault("window that is never renewed", make_stale("1.key"), 0, "model.layers.1.self_attn"),
 )
+
+FAULTS = {"llama": PLAIN_FAULTS, "mistral": WINDOW_FAULTS}
+_TITLE = "Seeded faults"
+_TEXT = (
+    "Packages with one fault each, their digests right. `verify` runs the files as a chain beside `generate`, and has "
+    "to name the first step, the file and the module that are wrong."
+)
+
+
+def measure_part(folder: Path) -> tuple[Table, tuple[Target, ...]]:
+    """Packages of both families are exported into `folder`, and spoiled there."""
+    found = [(family, item) for family in FAULTS for item in _find_in_family(family, folder / family)]
+    named = sum(item.is_named for _, item in found)
+    rows = tuple(
+        (family, item.fault.name, *_describe(item), "yes" if item.is_named else "no") for family, item in found
+    )
+    missed = tuple(f"{family}: {item.fault.name}: not named" for family, item in found if not item.is_named)
+    what = "seeded faults in packages that `verify` names with step, file and module"
+    target = Target(what, "all", f"{named} of {len(found)}", named == len(found))
+    columns = ("family", "fault", "step", "file", "module", "right")
+    return Table(_TITLE, _TEXT, columns, rows, target.holds, missed), (target,)
+
+
+def _find_in_family(family: str, folder: Path) -> list[FoundFault]:
+    shutil.rmtree(folder, ignore_errors=True)
+    model: Any = build_model(find_family(family))
+    model.save_pretrained(folder / "model")
+    mx.export(folder / "model", folder / "package")
+    return list(find_faults(folder / "package", folder / "model", FAULTS[family], folder / "spoiled"))
+
+
+def _describe(item: FoundFault) -> tuple[str, ...]:
+    return ("–",) * 3 if item.named is None else tuple(map(str, item.named))
 
 
 def plant(fault: Fault, folder: Path, copy: Path) -> Path:

@@ -9,6 +9,7 @@ from measure.generation.families import Family
 from measure.generation.family_result import PACKAGE, VERIFY, FamilyResult
 from measure.generation.models import NEW_TOKENS, PROMPTS
 from measure.generation.networks import NETWORKS
+from measure.generation.parts import PART, PARTS, PartResult
 from measure.generation.targets import POINTS, Target, list_targets
 from measure.generation.witness import BATCHES, PASTS, QUERIES, TOLERANCE
 from measure.pages import MEASURED, Table, compose_page, list_versions, percent, written_by
@@ -16,24 +17,31 @@ from measure.results import Results
 
 PAGE = MEASURED / "generation.md"
 RESULTS = Path(__file__).with_name("results.json")
+PART_RESULTS = Path(__file__).with_name("parts.json")
 _TITLES = {
     "decoder": "Decoders with their cache",
     "encoder-decoder": "Encoder-decoders",
     "vision-language": "Vision and language",
 }
 _NOTHING = "–"
+_NO_PARTS: Results[PartResult] = Results()
 
 
-def compose_generation(families: Sequence[Family], results: Results[FamilyResult]) -> str:
+def compose_generation(
+    families: Sequence[Family], results: Results[FamilyResult], parts: Results[PartResult] = _NO_PARTS
+) -> str:
     by_kind = {kind: _rows_of(families, results, kind) for kind in _TITLES}
     networks = [results.by_key[name, PACKAGE] for name in NETWORKS if (name, PACKAGE) in results.by_key]
     exported = [result for rows in by_kind.values() for _, result in rows] + networks
     names = (*(family.name for family in families), *NETWORKS)
     verified = [results.by_key[name, VERIFY] for name in names if (name, VERIFY) in results.by_key]
-    tables = [_compose_targets(list_targets(exported, verified))]
+    measured = [parts.by_key[name, PART] for name in PARTS if (name, PART) in parts.by_key]
+    targets = [*list_targets(exported, verified), *(target for part in measured for target in part.targets)]
+    tables = [_compose_targets(targets)]
     tables += [_compose_kind(kind, rows) for kind, rows in by_kind.items() if rows]
     tables += [_compose_networks(networks)] if networks else []
     tables += [_compose_proofs(verified)] if verified else []
+    tables += [part.table for part in measured]
     return compose_page("Models that generate", _compose_head(families, results), tables)
 
 

@@ -23,6 +23,7 @@ from measure.generation.chain import Arrays, Chain
 from measure.generation.pipelines import save_sentence_encoder, save_transformer_pipeline, save_unet_pipeline
 from measure.generation.unread import find_unread
 from measure.generation.witness import difference_of
+from modelexport.capture.loading.pipelines import keep_sizes
 
 KIND = "networks"
 _SENTENCES = ["the rain in spain", "on it", "an end to the tea and the other things on the table"]
@@ -89,7 +90,7 @@ def compare_pipeline(chain: Chain, folder: Path) -> dict[str, float]:
             return image
 
         stack.enter_context(mock.patch.object(pipeline.vae, "decode", compare_decoding))
-        pipeline(prompt=_PROMPT, num_inference_steps=_STEPS, output_type="np")
+        pipeline(prompt=_PROMPT, num_inference_steps=_STEPS, output_type="np", **keep_sizes(pipeline))
     return worst
 
 

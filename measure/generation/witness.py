@@ -174,5 +174,5 @@ def _bare(name: str) -> str:
     return name.partition(".")[2]
 
 
-def first_line(error: BaseException) -> str:
+def first_line(error: BaseException | str) -> str:
     return next(iter(str(error).strip().splitlines()), "")[:300]

@@ -125,6 +125,23 @@ def test_a_node_that_is_as_it_was_does_nothing_of_what_was_dropped_before_it() -
     assert lineage.consistency.unexplained == ("n",)
 
 
+def test_padding_is_taken_in_by_a_convolution_whose_pads_changed() -> None:
+    weights = {name: np.full((2, 2, 3, 3), number, np.float32) for number, name in enumerate(("v", "w"), 1)}
+    pads = np.array([0, 0, 0, 0, 0, 0, 1, 1])
+    before = graph(
+        node("Conv", "x v", "r"),
+        node("Pad", "r pads", "p"),
+        node("Conv", "p w", "y", pads=[0, 0, 0, 0]),
+        weights=tensors(pads=pads, **weights),
+    )
+    changed, same = (
+        graph(node("Conv", "x v", "r"), node("Conv", "r w", "y", pads=pads), weights=tensors(**weights))
+        for pads in ([0, 0, 1, 1], [0, 0, 0, 0])
+    )
+    assert sources(before, changed, "y") == {"p", "y"}
+    assert sources(before, same, "y") == {"y"}
+
+
 def test_a_product_with_one_is_not_the_product_before_it() -> None:
     before = graph(
         node("Relu", "x", "r"),

@@ -30,7 +30,7 @@ from modelexport.errors import ExportFailed
 # torch's exporters and dispatch modes keep state in globals: one of them at a time in a process.
 EXPORT_LOCK = threading.RLock()
 
-_CHATTY_LOGGERS = ("torch.onnx", "torch.export", "torch._export", "onnxscript", "onnx_ir", "torch.fx")
+_CHATTY_LOGGERS = ("torch.onnx", "torch.export", "torch._export", "onnxscript", "onnx_ir", "torch.fx", "transformers")
 
 
 @contextmanager

@@ -204,11 +204,14 @@ class DroppedLinker(NodeLinker):
 
     def _has_absorbed(self, node: Node, dropped: Node) -> bool:
         """Whether a node does the work of one that is gone: by kind, by attributes, or by weights that nobody knows."""
-        if is_view(node) or is_moving(dropped) or is_rearranging(dropped):
+        match = self._matching.matches[node.key]
+        if is_view(node) or is_rearranging(dropped):
             return is_view(node) and is_view(dropped)
+        if is_moving(dropped):
+            return node.op_type == match.op_type and node.attributes != match.attributes
         constants = self._before.constant_inputs(dropped)
         if not constants:
-            return node.attributes != self._matching.matches[node.key].attributes
+            return node.attributes != match.attributes
         lost = is_linear(dropped) and any(self._links.is_lost(class_id) for class_id in constants)
         return lost and self._matching.has_unknown_weight(node)
 

@@ -128,6 +128,33 @@ def test_names_and_axes() -> None:
     assert later.axes["past_key_values.1.encoder.value"] == {0: "batch", 2: "encoder_sequence"}
 
 
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("build", BUILDERS)
+def test_samples_of_other_sizes_differ_along_open_axes_alone(build: Callable[[], Built], merged: bool) -> None:
+    for entry in find_entry_points(*prepare(build), merged):
+        opened = {(name, axis) for name, axes in entry.axes.items() for axis in axes}
+        varied = set[tuple[str, int]]()
+        for other in entry.others:
+            assert other.keys() == entry.inputs.keys()
+            call(entry, other)
+            sizes = {(name, axis): size for name, tensor in other.items() for axis, size in enumerate(tensor.shape)}
+            differing = {key for key, size in sizes.items() if size != entry.inputs[key[0]].shape[key[1]]}
+            assert differing <= opened
+            varied |= differing
+        assert varied == opened
+
+
+def test_later_calls_are_sampled_with_one_token_as_well() -> None:
+    _, decoder, later = find_entry_points(*prepare(build_t5))
+    for entry in (decoder, later):
+        assert 1 in {other["input_ids"].shape[1] for other in entry.others}
+
+
+def test_a_merged_decoder_is_sampled_with_an_empty_cache() -> None:
+    _, entry = find_entry_points(*prepare(build_bart), merged=True)
+    assert 0 in {other["past_key_values.0.encoder.key"].shape[2] for other in entry.others}
+
+
 def test_later_calls_leave_out_what_they_do_not_read() -> None:
     _, _, later = find_entry_points(*prepare(build_bart))
     results = call(later, later.inputs)

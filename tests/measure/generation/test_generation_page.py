@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from measure.catalogue import NotRunnable
+from measure.catalogue import NotRunnable, load_function
 from measure.corpus.rows import Proof
 from measure.generation.families import read_families
 from measure.generation.family_result import PACKAGE, TASKS, VERIFY, ComponentFigures, FamilyResult
 from measure.generation.generation_page import compose_generation
 from measure.generation.generation_run import Places, keep_others, make_measurement
-from measure.generation.targets import list_targets
+from measure.generation.parts import PARTS, PartResult
+from measure.generation.targets import Target, list_targets
 from measure.generation.witness import GenerationWitness, GridPoint
+from measure.pages import Table
 from measure.results import Results, installed_versions, read_results, write_results
 from measure.workers import Breakdown, Job
 
@@ -41,6 +43,7 @@ def test_a_good_result_has_no_faults() -> None:
         ({"two_tags": ("model.embed",)}, "two tags: model.embed"),
         ({"genai": "prompt 1, token 3 is another"}, "genai: prompt 1, token 3 is another"),
         ({"components": (ComponentFigures("decoder", 9, {"none": 2}),)}, "2 nodes without a module"),
+        ({"components": (ComponentFigures("decoder", 9, {}, "logits differ"),)}, "decoder: logits differ"),
         ({"grid": (GridPoint(3, 12, 4, 0.5, "logits differs by 0.5"),)}, "grid: batch 3, past 12, query 4: logits"),
         ({"generation": GenerationWitness(4, equal=False, fault="step 3: another token")}, "step 3: another token"),
         (
@@ -92,13 +95,28 @@ def test_a_worker_that_breaks_down_is_the_result_of_its_family() -> None:
 
 
 def test_a_part_is_not_mixed_with_results_of_other_versions() -> None:
-    families, jobs = read_families(), [Job(("qwen3",), TASKS)]
+    names, jobs = ("llama", "qwen3"), [Job(("qwen3",), TASKS)]
     versions = installed_versions("onnxruntime-genai")
     known = {_GOOD.key: _GOOD}
-    assert keep_others(Results(versions, known), families, jobs).by_key == known
-    with pytest.raises(NotRunnable, match="run all families"):
-        keep_others(Results({"torch": "1"}, known), families, jobs)
-    assert not keep_others(Results({"torch": "1"}, known), families, [Job(("llama",), TASKS)]).by_key
+    assert keep_others(Results(versions, known), names, jobs).by_key == known
+    assert not keep_others(Results(versions, known), ("qwen3",), jobs).by_key
+    with pytest.raises(NotRunnable, match="run everything"):
+        keep_others(Results({"torch": "1"}, known), names, jobs)
+    assert not keep_others(Results({"torch": "1"}, known), names, [Job(("llama",), TASKS)]).by_key
+
+
+def test_parts_have_tables_and_targets() -> None:
+    target = Target("seeded faults", "all", "11 of 12", holds=False)
+    part = PartResult("faults", Table("Seeded faults", "", ("fault",), (("stale",),), holds=False), (target,))
+    page = compose_generation(read_families(), Results(), Results({}, {part.key: part}))
+    assert "| seeded faults | all | 11 of 12 | no |" in page
+    assert "## Seeded faults" in page
+    assert part.list_faults() == ["seeded faults: 11 of 12"]
+    assert PartResult.from_json(json.loads(json.dumps(part.to_json()))) == part
+
+
+def test_code_of_every_part_is_there() -> None:
+    assert all(callable(load_function(name)) for name in PARTS.values())
 
 
 def test_verdicts_of_verify_have_a_table_and_a_share() -> None:

@@ -115,7 +115,7 @@ def merge_decoders(entry: EntryPoint, hidden: str) -> EntryPoint:
     fewer = {name: entry.inputs[name][:, :, :length].clone() for name in kept}
     axes = {name: {**named, _TOKENS: PAST_ENCODER} if name in kept else named for name, named in entry.axes.items()}
     merged = MergedStep(joining, hidden, kept, readers)
-    return EntryPoint("decoder_merged", merged, {**entry.inputs, **fewer}, axes, entry.cache)
+    return EntryPoint("decoder_merged", merged, {**entry.inputs, **fewer}, axes, entry.cache, entry.others)
 
 
 def _forget_updates(layout: TensorLayout) -> TensorLayout:

@@ -45,12 +45,15 @@ from modelexport.capture.generation.steps import enlarge_inputs, record_steps
 from modelexport.capture.generation.windows import exportable_windows
 from modelexport.errors import ExportFailed
 
+# So many that the positions of a batch are told apart from other small integers: `verify` proves nodes by their values.
+_MERGED_STEPS = 8
+
 
 def find_decoder(
     model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], record: Recorder = record_steps
 ) -> tuple[EntryPoint, ...]:
     """The entry points of a model that generates by itself; `inputs` are those of `generate`, padded on the left."""
-    small = capture_steps(model, inputs, 3, 3, record)
+    small = capture_steps(model, inputs, 3, _MERGED_STEPS, record)
     large = capture_steps(model, enlarge_inputs(inputs), 4, 2, record)
     call = model.forward
     layouts = tuple(lay_out_arguments(small))

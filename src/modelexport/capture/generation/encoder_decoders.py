@@ -13,7 +13,7 @@ https://huggingface.co/docs/transformers/main/en/main_classes/output
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -114,7 +114,8 @@ def _describe_encoder(model: torch.nn.Module, small: _Run, large: _Run, names: A
         if value is not None and not isinstance(value, torch.Tensor)
     }
     axes = name_axes(sample, enlarged, names)
-    return EntryPoint("encoder", EncoderStep(model.get_encoder(), constants), sample, axes)  # type: ignore[operator]
+    step = EncoderStep(model.get_encoder(), constants)  # type: ignore[operator]
+    return EntryPoint("encoder", step, sample, axes, others=(enlarged,))
 
 
 def _describe_first_call(model: torch.nn.Module, small: _Run, large: _Run, names: AxisNames) -> EntryPoint:
@@ -125,11 +126,12 @@ def _describe_first_call(model: torch.nn.Module, small: _Run, large: _Run, names
         sample = _rename(sample_tensors(capture.merged, layouts))
         enlarged = _rename(sample_like(large.prefill, layouts))
         lengths = tuple(tensors["input_ids"].shape[1] for tensors in (sample, enlarged))
-        axes = name_axes(sample, enlarged, {lengths: SEQUENCE, **names})
+        axes = _open_axes(name_axes(sample, enlarged, {lengths: SEQUENCE, **names}), sample)
         step = DecoderStep(model.forward, capture.constants, layouts, renamed=_RENAMED)
         with suppress(Exception):  # a model may refuse several tokens
             if agree(step(**sample), capture.last, capture.following, layouts):
-                return EntryPoint("decoder", step, sample, _open_axes(axes, sample), _pairs(layouts))
+                others = _fit_samples(axes, sample, enlarged, _sample_first(capture, layouts))
+                return EntryPoint("decoder", step, sample, axes, _pairs(layouts), others)
     raise _not_uniform(model)
 
 
@@ -145,7 +147,8 @@ def _describe_later_calls(model: torch.nn.Module, small: _Run, large: _Run, name
         with suppress(Exception):  # a model may refuse several tokens
             step = replace(step, written=find_written(step, sample))
             if agree(step(**sample), capture.last, capture.following, layouts):
-                return EntryPoint("decoder_with_past", step, sample, axes, _pairs(layouts))
+                others = _fit_samples(axes, sample, enlarged, _sample_first(capture, layouts))
+                return EntryPoint("decoder_with_past", step, sample, axes, _pairs(layouts), others)
     raise _not_uniform(model)
 
 
@@ -162,7 +165,7 @@ def _merge(model: torch.nn.Module, later: EntryPoint, run: _Run) -> EntryPoint:
         if agree(entry.forward(**prompt), first.last, first.following, layouts) and agree(
             entry.forward(**entry.inputs), run.decode.last, run.decode.following, layouts
         ):
-            return entry
+            return replace(entry, others=(*entry.others, prompt))
     raise ExportFailed(
         f"one decoder for all calls of {type(model).__name__} does not compute what the model does",
         "Export decoder and decoder_with_past as two files.",
@@ -225,6 +228,23 @@ def _open_axes(axes: Mapping[str, Mapping[int, str]], sample: Mapping[str, torch
     return {name: {a: label for a, label in named.items() if sample[name].shape[a] > 1} for name, named in axes.items()}
 
 
+def _sample_first(capture: Capture, layouts: Sequence[TensorLayout]) -> dict[str, torch.Tensor]:
+    """The first of the merged calls alone, as `generate` makes it: mostly of one token."""
+    return _rename(sample_tensors(replace(capture, steps=1).merged, layouts))
+
+
+def _fit_samples(
+    axes: Mapping[str, Mapping[int, str]], sample: Mapping[str, torch.Tensor], *others: Mapping[str, torch.Tensor]
+) -> tuple[Mapping[str, torch.Tensor], ...]:
+    """Samples of other sizes that differ along open axes alone."""
+
+    def fits(other: Mapping[str, torch.Tensor]) -> bool:
+        sizes = ((name, axis, size) for name, tensor in other.items() for axis, size in enumerate(tensor.shape))
+        return all(axis in axes[name] or size == sample[name].shape[axis] for name, axis, size in sizes)
+
+    return tuple(other for other in others if fits(other))
+
+
 def _leave_out_unread(entry: EntryPoint) -> EntryPoint:
     """The entry point without inputs of which it reads nothing but the size: that is implied by the others."""
     step = entry.forward
@@ -242,7 +262,8 @@ def _leave_out_unread(entry: EntryPoint) -> EntryPoint:
         if all(are_close(results[output], tensor) for output, tensor in expected.items()):
             step = without
             axes = {other: entry.axes[other] for other in others}
-            entry = replace(entry, forward=step, inputs=others, axes=axes)
+            samples = tuple({other: sample[other] for other in others} for sample in entry.others)
+            entry = replace(entry, forward=step, inputs=others, axes=axes, others=samples)
     return entry
 
 

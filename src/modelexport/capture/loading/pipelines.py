@@ -13,6 +13,7 @@ https://huggingface.co/docs/diffusers/main/en/using-diffusers/loading
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,6 +37,7 @@ from modelexport.record.model_source import ModelSource
 _INDEX = "model_index.json"
 _PROMPTS = ("a picture of a cat", "a drawing of a dog", "a house by the sea")
 _AXES = ("batch", "height", "width")
+_ROUNDING = "use_resolution_binning"
 # Rows, height and width of two runs, the latter in cells of the latent image.
 _SMALL, _LARGE = (2, 8, 16), (3, 16, 24)
 _LATENTS, _IMAGE = "latent_sample", "sample"
@@ -106,8 +108,18 @@ def _record_run(pipeline: Any, networks: Mapping[str, torch.nn.Module], options:
             width=width * scale,
             num_inference_steps=2,
             output_type="np",
+            **keep_sizes(pipeline),
         )
     return {name: calls[-1] for name, calls in recorded.items() if calls}
+
+
+def keep_sizes(pipeline: Any) -> dict[str, bool]:
+    """Keywords under which a pipeline keeps the sizes that it is given.
+
+    Some of them otherwise take the nearest size that they were trained with, and refuse a model without such a list:
+    then two runs have one size, and no axis is found.
+    """
+    return dict.fromkeys({_ROUNDING} & inspect.signature(pipeline.__call__).parameters.keys(), False)
 
 
 def _find_entries(networks: Mapping[str, torch.nn.Module], small: _Calls, large: _Calls) -> Iterator[EntryPoint]:

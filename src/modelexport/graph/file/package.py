@@ -38,7 +38,7 @@ def read_package(folder: Path) -> PackageInfo:
             raise FileUnreadable(f"{folder} has no {name}, which is part of the package", _restore(folder))
         size = path.stat().st_size
         if size != stored.nbytes:
-            how = "truncated" if size < stored.nbytes else "exchanged"
+            how = "truncated or exchanged" if size < stored.nbytes else "exchanged"
             raise FileUnreadable(
                 f"{path} is {how}: it has {size} bytes, and {stored.nbytes} when the package was written",
                 _restore(folder),

@@ -1,0 +1,84 @@
+"""Entry points of decoders: one function gives what `generate` computed, in every step, for every kind of cache."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from tests.support.tiny_decoders import WINDOW, build_decoder, padded_prompt
+
+from modelexport.capture.entry_point import EntryPoint
+from modelexport.capture.generation.decoder_step import MASK
+from modelexport.capture.generation.entry_points import find_entry_points
+from modelexport.capture.generation.replay import call_entry, find_window, layouts_of, read_step
+from modelexport.capture.generation.steps import record_steps
+from modelexport.graph.sample import sample
+
+# One for each kind of cache: growing keys and values, a window, both, a state, keys and values of other sizes.
+FAMILIES = ("llama", "mistral", "gemma2", "mamba", "deepseek_v3")
+STEPS = 6
+
+
+@cache
+def decoder_of(family: str) -> EntryPoint:
+    (entry,) = find_entry_points(build_decoder(family), padded_prompt())
+    return entry
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_step_of_generate_is_a_call_of_the_entry_point(family: str) -> None:
+    entry = decoder_of(family)
+    run = record_steps(build_decoder(family), padded_prompt(3, 9), STEPS)
+    for number in range(STEPS - 1):
+        for call in read_step(run, number, entry):
+            outputs = call_entry(entry, call.inputs)
+        torch.testing.assert_close(outputs["logits"][:, -1], run.calls[number].outputs["logits"][:, -1])
+        for layout in layouts_of(entry):
+            for name, tensor in layout.read(run.calls[number + 1].arguments[layout.argument]).items():
+                torch.testing.assert_close(outputs[name], tensor)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "opt", "bloom"])
+def test_a_model_that_computes_positions_from_the_mask_takes_the_mask(family: str) -> None:
+    entry = decoder_of(family)
+    assert entry.axes[MASK] == {0: "batch", 1: "total_sequence"}
+
+
+def test_names_come_from_the_path_in_the_cache() -> None:
+    entry = decoder_of("llama")
+    assert [(pair.past, pair.present) for pair in entry.cache] == [
+        (f"past_key_values.{layer}.{what}", f"present.{layer}.{what}") for layer in (0, 1) for what in ("key", "value")
+    ]
+    assert entry.axes["past_key_values.1.value"] == {0: "batch", 2: "past_sequence"}
+    assert entry.axes["input_ids"] == {0: "batch", 1: "sequence"}
+
+
+def test_a_layer_with_a_window_has_an_axis_of_its_own() -> None:
+    entry = decoder_of("gemma2")
+    labels = {name: named[2] for name, named in entry.axes.items() if name.startswith("past_key_values")}
+    assert set(labels.values()) == {"past_window", "past_sequence"}
+    assert find_window(entry) == WINDOW
+
+
+def test_a_model_with_another_computation_for_several_tokens_takes_one() -> None:
+    entry = decoder_of("mamba")
+    assert entry.inputs["input_ids"].shape[1] == 1
+    assert "sequence" not in entry.axes["input_ids"].values()
+
+
+def test_a_masked_token_leaves_the_state_alone() -> None:
+    entry = decoder_of("mamba")
+    inputs = dict(entry.inputs)
+    inputs[MASK] = inputs[MASK].clone()
+    inputs[MASK][0, -1] = 0
+    outputs = call_entry(entry, inputs)
+    for pair in entry.cache:
+        assert torch.equal(outputs[pair.present][0], inputs[pair.past][0])
+        assert not torch.equal(outputs[pair.present][1], inputs[pair.past][1])
+
+
+def test_positions_of_the_sample_are_distinctive() -> None:
+    """`verify` proves what is computed from positions, such as rotary embeddings, by values of this sample."""
+    positions = decoder_of("gpt_neox").inputs["position_ids"]
+    assert sample(positions.numpy()).distinctive
