@@ -58,7 +58,7 @@ _FED = {
 }
 _CACHED = re.compile(r"past_key_values\.(\d+)\.(?:decoder\.)?(key|value)")
 _OF_ENCODER = ".encoder."
-_KEY_AXES, _GRID_AXES = 4, 3
+_KEY_AXES = 4
 # The shortest window that can be described: window_size must be positive, and the slack is at least 1.
 _SHORTEST_WINDOW = 3
 # For models without limit, such as those with linear biases in place of positions.
@@ -96,9 +96,7 @@ def _find_obstacle(facts: ModelFacts) -> str:
         return foreign
     decoder = _without_cross_cache(decoder)
     return (
-        _find_foreign_input(decoder, _FED[facts.kind])
-        or _find_foreign_cache(decoder)
-        or _find_foreign_window(facts, decoder)
+        _find_foreign_input(decoder, facts.kind) or _find_foreign_cache(decoder) or _find_foreign_window(facts, decoder)
     )
 
 
@@ -108,17 +106,19 @@ def _without_cross_cache(decoder: ComponentGraph) -> ComponentGraph:
     return replace(decoder, inputs=inputs, cache=tuple(pair for pair in decoder.cache if _OF_ENCODER not in pair.past))
 
 
-def _find_foreign_input(decoder: ComponentGraph, fed: Sequence[str]) -> str:
+def _find_foreign_input(decoder: ComponentGraph, kind: str) -> str:
     """An input that genai does not feed, or not in this shape."""
+    fed = _FED[kind]
     past = {pair.past for pair in decoder.cache}
     foreign = [name for name in decoder.inputs if name not in fed and name not in past]
     if foreign:
         return f"it feeds {', '.join(fed)} and the cache, and the graph also takes {some_of(foreign)}"
     for name in fed:
-        # Embeddings have a vector for each token, positions of images three numbers.
-        shape = decoder.inputs.get(name, ("", ""))
-        first = 1 if len(shape) == _GRID_AXES and name == "position_ids" else 0
-        tokens = shape[first : first + 2]
+        shape = tokens = decoder.inputs.get(name, ("", ""))
+        if name == "inputs_embeds":  # a vector for each token
+            tokens = shape[:2]
+        elif name == "position_ids" and kind == MULTIMODAL and genai_sections.has_grid_positions(decoder):
+            tokens = shape[1:]
         if len(tokens) != 2 or isinstance(tokens[1], int):
             return f"it feeds {name} of [batch, sequence], and the graph takes {show_shape(shape)}"
     return ""
@@ -164,7 +164,8 @@ def _configure(facts: ModelFacts) -> dict[str, str]:
     assert decoder is not None, "a package for genai has a decoder"
     configuration = facts.configuration
     text, generation = configuration.decoder, configuration.generation
-    context = int(text.get("max_position_embeddings") or text.get("seq_length") or _UNLIMITED_CONTEXT)
+    lengths = (text.get(name) for name in ("max_target_positions", "max_position_embeddings", "seq_length"))
+    context = int(next(filter(None, lengths), _UNLIMITED_CONTEXT))
     content = {
         "model": {
             "type": _find_type_of_kind(facts, decoder),

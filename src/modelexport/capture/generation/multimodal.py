@@ -141,8 +141,8 @@ def _find_decoders(
 def _embed(arguments: Mapping[str, Any], embeddings: torch.Tensor, consumed: set[str], least: bool) -> dict[str, Any]:
     """Arguments of a call with embeddings in the place of tokens and media.
 
-    least  without tensors that have a value for each token and are neither mask nor positions; places of tokens in time,
-           height and width without their places in the text
+    least  without tensors that have a value for each token and are neither mask nor positions; places in time, height
+           and width without that in the text
     """
     kept = {
         name: value
