@@ -94,8 +94,10 @@ def _describe_embedding(
             f"{type(model).__name__} puts features in the place of tokens in a way that cannot be seen from outside",
             "Export it without cache: give an .onnx file as output and no task ending in -with-past.",
         )
-    features = [{name: tensor for name, tensor in sample.items() if name != TOKENS} for sample in samples]
-    axes = {**name_axes(*features, {}), TOKENS: {0: BATCH, 1: SEQUENCE}}
+    small_media, larger_media = (
+        {name: tensor for name, tensor in sample.items() if name != TOKENS} for sample in samples
+    )
+    axes = {**name_axes(small_media, larger_media, {}), TOKENS: {0: BATCH, 1: SEQUENCE}}
     return EntryPoint("embedding", step, samples[0], axes, others=(samples[1],))
 
 
