@@ -100,6 +100,16 @@ def build_qwen3_vl() -> nn.Module:
     return MODELS.Qwen3VLForConditionalGeneration(config)
 
 
+def build_voxtral() -> nn.Module:
+    audio = {"hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = MODELS.VoxtralConfig(
+        text_config={**TEXT, "model_type": "llama"},
+        audio_config={**audio, "num_mel_bins": 10, "max_source_positions": 20, "vocab_size": 99},
+        audio_token_id=IMAGE,
+    )
+    return MODELS.VoxtralForConditionalGeneration(config)
+
+
 def prepare(build: Callable[[], nn.Module]) -> tuple[nn.Module, dict[str, Tensor]]:
     torch.manual_seed(0)
     model = build().eval()
@@ -159,6 +169,17 @@ def test_images_of_any_number_and_size(grid: list[list[int]]) -> None:
         patch.setattr(torch.Tensor, "tolist", None)  # what a graph cannot do
         features = call(encoder, images)["image_features"]
     torch.testing.assert_close(features, torch.cat(list(expected)), atol=1e-4, rtol=1e-3)
+
+
+def test_sound_that_forward_itself_encodes() -> None:
+    """Features are what the model's method would have returned, so its code has to take them from there."""
+    model, inputs = prepare(build_voxtral)
+    encoder, _, embedding, _ = find_entry_points(model, inputs)
+    assert (encoder.name, list(embedding.inputs)) == ("audio_encoder", ["input_ids", "audio_features"])
+    features = call(encoder, inputs)
+    embedded = call(embedding, inputs, features)["inputs_embeds"]
+    torch.testing.assert_close(embedded[inputs["input_ids"] == IMAGE], features["audio_features"])
+    assert "get_audio_features" not in vars(model)
 
 
 def test_text_without_images_can_be_embedded_with_no_features() -> None:

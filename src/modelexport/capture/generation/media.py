@@ -15,7 +15,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -115,6 +115,11 @@ def describe_features(model: torch.nn.Module, media: MediaInput) -> FeaturesStep
     return step
 
 
+def encode_media(model: torch.nn.Module, media: MediaInput) -> Any:
+    """What the model's own method returns for these media."""
+    return getattr(model.base_model, media.method)(**media.arguments, return_dict=True)
+
+
 def _pack(model: torch.nn.Module, step: FeaturesStep, media: MediaInput) -> FeaturesStep:
     """The step for any number of images of any size, if that gives what the model gives, else the step itself."""
     packed = find_packed_attention(model, step, media.arguments)
@@ -209,6 +214,7 @@ class EmbeddingStep:
     decoder    the language model
     answer     makes the decoder's output of its last hidden state
     outputs    what each modality's method returned, as the model's code wants it
+    given      media for a `forward` that calls these methods itself: they return the features, whatever these media are
     """
 
     call: Callable[..., Any]
@@ -216,14 +222,31 @@ class EmbeddingStep:
     decoder: torch.nn.Module
     answer: Callable[..., Any]
     outputs: Mapping[str, Any]
+    given: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __call__(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         features = {modality: inputs[f"{modality}_features"] for modality in self.outputs}
         media = {modality: _fill_features(self.outputs[modality], tensor) for modality, tensor in features.items()}
         plain = {name: tensor for name, tensor in inputs.items() if name.removesuffix("_features") not in features}
-        with _idle(self.decoder, self.answer) as calls, _scattering_rows():
-            self.call(**self.constants, **plain, mm_encoder_outputs=media)
+        handed: dict[str, Any] = dict(self.given) or {"mm_encoder_outputs": media}
+        with _idle(self.decoder, self.answer) as calls, _scattering_rows(), ExitStack() as stack:
+            for modality, outputs in media.items() if self.given else ():
+                stack.enter_context(_answering(self.call.__self__, f"get_{modality}_features", outputs))  # type: ignore[attr-defined]
+            self.call(**self.constants, **plain, **handed)
         return {"inputs_embeds": calls[0]}
+
+
+@contextmanager
+def _answering(model: torch.nn.Module, method: str, answer: Any) -> Iterator[None]:
+    """While this is open, a method of the model, and of the model inside of it, returns this."""
+    owners = [owner for owner in {model, model.base_model} if hasattr(owner, method)]
+    for owner in owners:
+        setattr(owner, method, lambda *_, **__: answer)
+    try:
+        yield
+    finally:
+        for owner in owners:
+            delattr(owner, method)
 
 
 def _fill_features(outputs: Any, features: torch.Tensor) -> Any:

@@ -24,7 +24,7 @@ from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.generation.captures import BATCH, SEQUENCE, are_close, name_axes
 from modelexport.capture.generation.decoders import find_decoder
 from modelexport.capture.generation.first_call import find_two_decoders
-from modelexport.capture.generation.media import EmbeddingStep, MediaInput, describe_features, find_media
+from modelexport.capture.generation.media import EmbeddingStep, MediaInput, describe_features, encode_media, find_media
 from modelexport.capture.generation.packed_images import make_uneven
 from modelexport.capture.generation.steps import Generation, RecordedCall, enlarge_inputs, record_calls, record_steps
 from modelexport.errors import ExportFailed
@@ -48,7 +48,7 @@ def find_multimodal(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) 
     media, larger_media = find_media(model, inputs), find_media(model, larger)
     with torch.no_grad():
         encoders = [_describe_encoder(model, *pair) for pair in zip(media, larger_media, strict=True)]
-        embedded = _describe_embedding(model, (inputs, larger), encoders)
+        embedded = _describe_embedding(model, (inputs, larger), encoders, media)
     return (*encoders, _describe_tokens(model, inputs), embedded, *_find_decoders(model, inputs, media))
 
 
@@ -72,6 +72,7 @@ def _describe_embedding(
     model: torch.nn.Module,
     inputs: tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]],
     encoders: list[EntryPoint],
+    media: tuple[MediaInput, ...],
 ) -> EntryPoint:
     prompts = [_record_prompt(model, each) for each in inputs]
     samples = [
@@ -85,9 +86,12 @@ def _describe_embedding(
         if value is not None and not isinstance(value, torch.Tensor) and name not in ("past_key_values", MEDIA_OUTPUTS)
     }
     decoder: torch.nn.Module = model.get_decoder()  # type: ignore[operator]
-    outputs = small.call.arguments[MEDIA_OUTPUTS]
+    outputs, given = small.call.arguments.get(MEDIA_OUTPUTS), {}
+    if outputs is None:  # `forward` itself asks for the features, of what it is given
+        outputs = {each.modality: encode_media(model, each) for each in media}
+        given = {name: tensor for each in media for name, tensor in each.arguments.items()}
     step = EmbeddingStep(
-        model.forward, {**constants, "use_cache": False}, decoder, type(small.decoder.outputs), outputs
+        model.forward, {**constants, "use_cache": False}, decoder, type(small.decoder.outputs), outputs, given
     )
     if not are_close(step(**samples[0])[EMBEDDINGS], small.decoder.arguments[EMBEDDINGS]):
         raise ExportFailed(
