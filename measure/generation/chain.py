@@ -36,12 +36,14 @@ _TYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(bool)"
 class Component:
     """One file.
 
-    pairs  `past` input to `present` output
+    pairs   `past` input to `present` output
+    firsts  what states hold before the first token, by `past` input
     """
 
     name: str
     session: Any
     pairs: Mapping[str, str]
+    firsts: Mapping[str, float]
 
     @cached_property
     def shapes(self) -> dict[str, list[int | str]]:
@@ -171,10 +173,10 @@ class Chain:
         return embedder.run(feeds)[EMBEDDINGS]
 
     def _make_empty(self, past: str, tokens: np.ndarray) -> np.ndarray:
-        """Nothing along the axis of tokens, zeros where there is none."""
+        """Nothing along the axis of tokens; where there is none, zeros, or what the package says."""
         sizes = {**dict.fromkeys(GROWING, 0), _BATCH: len(tokens)}
         shape = [sizes[size] if isinstance(size, str) else size for size in self.later.shapes[past]]
-        return np.zeros(shape, self.later.types[past])
+        return np.full(shape, self.later.firsts.get(past, 0), self.later.types[past])
 
 
 def open_chain(folder: Path) -> Chain:
@@ -187,7 +189,8 @@ def open_chain(folder: Path) -> Chain:
     for item in described["components"]:
         session = onnxruntime.InferenceSession(folder / item["file"], options, providers=["CPUExecutionProvider"])
         pairs = {pair["past"]: pair["present"] for pair in item.get("cache", ())}
-        components[item["name"]] = Component(item["name"], session, pairs)
+        firsts = {pair["past"]: pair["first"] for pair in item.get("cache", ()) if "first" in pair}
+        components[item["name"]] = Component(item["name"], session, pairs, firsts)
     return Chain(components)
 
 

@@ -136,6 +136,8 @@ def _set_unread(result: FamilyResult, unread: tuple[str, ...]) -> FamilyResult:
 
 def verify_family(result: FamilyResult, folder: Path, _: Callable[[FamilyResult], None]) -> FamilyResult:
     """What `verify` proves about the files that were exported before."""
+    if not (folder / "package").exists():
+        return replace(result, failure="not exported")
     task = NETWORKS[result.family].task if result.kind == KIND else None
     verification = mx.verify_package(
         folder / "package", folder / "model", new_tokens=_VERIFIED_TOKENS, grid=False, task=task

@@ -33,7 +33,7 @@ from modelexport.graph.file.package import write_package
 from modelexport.graph.file.reading import open_model
 from modelexport.graph.file.writing import save_model
 from modelexport.record.model_source import ModelSource
-from modelexport.record.package import CachePair, PackageInfo
+from modelexport.record.package import PackageInfo
 from modelexport.record.results.package_verification import StepCheck
 
 Spoil = Callable[[PackageInfo, onnx.ModelProto], PackageInfo]
@@ -77,7 +77,7 @@ def swap_pairs(left: str, right: str) -> Spoil:
         names = {f"present.{left}": f"present.{right}", f"present.{right}": f"present.{left}"}
         components = [
             replace(
-                item, cache=tuple(CachePair(pair.past, names.get(pair.present, pair.present)) for pair in item.cache)
+                item, cache=tuple(replace(pair, present=names.get(pair.present, pair.present)) for pair in item.cache)
             )
             for item in info.components
         ]

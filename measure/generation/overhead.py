@@ -36,7 +36,7 @@ def measure_part(folder: Path) -> tuple[Table, tuple[Target, ...]]:
     plain, tagged = time_exports(LAYERS, RUNS, folder)
     ratio = statistics.median(tagged) / statistics.median(plain)
     rows = [
-        (label, *(f"{seconds:.2f}" for seconds in sorted(times)), f"{statistics.median(times):.2f}")
+        (label, *(f"{seconds:.2f}" for seconds in times), f"{statistics.median(times):.2f}")
         for label, times in (("`OnnxExporter.export`", plain), ("with tags", tagged))
     ]
     columns = ("export", *(f"run {number}, s" for number in range(1, RUNS + 1)), "median, s")

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from transformers import DynamicCache
 
 from measure.generation.chain import Arrays
 from measure.generation.models import NEW_TOKENS, Example
@@ -49,11 +51,12 @@ def generate_steps(example: Example) -> GeneratedSteps:
     def record(_: Any, __: Any, kwargs: Mapping[str, Any], outputs: Any) -> None:
         tensors = {name: value.numpy(force=True) for name, value in kwargs.items() if isinstance(value, torch.Tensor)}
         # Copied: a cache may be changed in place by the next call.
-        calls.append(Call(tensors, {name: array.copy() for name, array in read_cache(outputs, kwargs).items()}))
+        cache = read_cache(outputs, kwargs) | read_attributes(example.model)
+        calls.append(Call(tensors, {name: array.copy() for name, array in cache.items()}))
 
     handle = example.model.register_forward_hook(record, with_kwargs=True)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), keep_attributes(example.model):
             tokens = example.generate()
     finally:
         handle.remove()
@@ -73,12 +76,37 @@ def run_forward(model: Any, inputs: Mapping[str, torch.Tensor], tokens: np.ndarr
     else:
         positions = np.where(mask == 0, 0, np.cumsum(mask, axis=1) - 1)
         offered = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions}
-        arguments = {name: torch.from_numpy(array) for name, array in offered.items() if name in accepted} | dict(
-            inputs
-        )
-    with torch.no_grad():
-        outputs = model(**arguments, use_cache=True)
-    return Call({"logits": outputs["logits"].numpy()}, read_cache(outputs, {}))
+        arguments = {name: torch.from_numpy(array) for name, array in offered.items() if name in accepted}
+        arguments |= inputs
+    with torch.no_grad(), keep_attributes(model):
+        outputs, cache = model(**arguments, use_cache=True), {}
+        if not read_cache(outputs, {}) and "past_key_values" in accepted:
+            cache = {"past_key_values": DynamicCache(config=model.config)}  # it does not return what it made itself
+    with torch.no_grad(), keep_attributes(model):
+        outputs = model(**arguments, **cache, use_cache=True) if cache else outputs
+        states = read_cache(outputs, cache) | read_attributes(model)
+    return Call({"logits": outputs["logits"].numpy()}, states)
+
+
+@contextmanager
+def keep_attributes(model: torch.nn.Module) -> Iterator[None]:
+    """Some modules keep their state in attributes, and begin the next text with it: afterwards they are as before."""
+    before = [(module, dict(vars(module))) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, attributes in before:
+            vars(module).update(attributes)
+
+
+def read_attributes(model: torch.nn.Module) -> Arrays:
+    """Tensors in attributes of modules that are neither parameters nor buffers, by path."""
+    return {
+        f"{path}.{name}": value.numpy(force=True)
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, torch.Tensor)
+    }
 
 
 def read_cache(outputs: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Arrays:

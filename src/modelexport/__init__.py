@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from modelexport.api.package import open_package as open_package
     from modelexport.api.package_tools import PackageTarget as PackageTarget
     from modelexport.api.package_tools import change_package as change_package
-    from modelexport.api.package_tools import relink_package as relink_package
     from modelexport.api.profile import profile as profile
     from modelexport.api.profile_package import profile_package as profile_package
     from modelexport.api.quantize import quantize as quantize
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from modelexport.api.read import query as query
     from modelexport.api.read import validate as validate
     from modelexport.api.relink import relink as relink
+    from modelexport.api.relink import relink_package as relink_package
     from modelexport.api.run_tool import run_tool as run_tool
     from modelexport.api.select import Selected as Selected
     from modelexport.api.select import select as select
@@ -95,12 +95,12 @@ _NAMES_BY_MODULE = {
     "api.mission": "HierarchyExporter SemanticMapper SemanticQueryInterface UniversalHierarchyExporter "
     "export_hf_model_with_semantics",
     "api.package": "Component Package open_package",
-    "api.package_tools": "PackageTarget change_package relink_package",
+    "api.package_tools": "PackageTarget change_package",
     "api.profile": "profile",
     "api.profile_package": "profile_package",
     "api.quantize": "quantize",
     "api.read": "analyze compare cost load query validate",
-    "api.relink": "relink",
+    "api.relink": "relink relink_package",
     "api.run_tool": "run_tool",
     "api.select": "Selected select",
     "api.verify": "verify",

@@ -197,3 +197,33 @@ def test_a_consumer_that_does_not_run_the_model_is_reported_before_anything_is_e
         mx.export(transformers.BertModel(config).eval(), tmp_path / "bert", target=target)
     assert words in f"{caught.value.message} {caught.value.hint}"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_does_not_generate_has_no_cache(tmp_path: Path) -> None:
+    config = transformers.BertConfig(
+        vocab_size=99, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
+    )
+    for output in ("bert.onnx", "bert"):
+        with pytest.raises(UserError, match="does not generate"):
+            mx.export(transformers.BertModel(config).eval(), tmp_path / output, task="feature-extraction-with-past")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"static": True}, "cache grows"), ({"jit_graph": "jit.txt"}, "several graphs")]
+)
+def test_options_that_do_not_fit_a_package_are_refused_before_anything_is_exported(
+    mistral: torch.nn.Module, tmp_path: Path, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        mx.export(mistral, tmp_path / "mistral", target="genai", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_modules_that_generate_never_calls_are_listed(tmp_path: Path) -> None:
+    model = build_mistral()
+    model.add_module("lost_tower", torch.nn.Linear(4, 5))
+    package = mx.export(model, tmp_path / "out", target="optimum")
+    assert [(absent.path, absent.parameters) for absent in package.info.absent] == [("lost_tower", 25)]
+    assert all(absent.reason for absent in package.info.absent)
+    assert mx.open_package(tmp_path / "out").info.absent == package.info.absent

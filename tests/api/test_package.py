@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.packages import ABSENT, DECODER, PackageRecipe, package_path
 
 import modelexport as mx
+from modelexport.api import keywords
 
 __all__ = ["package_path"]
 
@@ -58,3 +63,66 @@ def test_modules_of_one_component_alone_are_in_the_tree(tmp_path: Path) -> None:
     narrowed = replace(record, hierarchy=replace(record.hierarchy, modules={item.path: item for item in modules}))
     merged = replace(provenance, components={"decoder": narrowed, "encoder": provenance.components["encoder"]})
     assert {*merged.hierarchy.modules} == {*provenance.hierarchy.modules}
+
+
+READING: dict[str, Callable[[Any], object]] = {
+    "load": mx.load,
+    "analyze": mx.analyze,
+    "query": lambda source: mx.query(source, "op=MatMul"),
+    "validate": mx.validate,
+    "cost": mx.cost,
+    "compare": lambda source: mx.compare(source, source),
+    "diff": lambda source: mx.diff(source, source).components["decoder"].identical,
+    "select": lambda source: mx.select(source, "op=Gather"),
+}
+
+
+@pytest.mark.parametrize("verb", READING)
+def test_a_folder_and_an_opened_package_are_the_same_to_a_verb(verb: str, package_path: Path) -> None:
+    ask = READING[verb]
+    answers = [ask(source) for source in (mx.open_package(package_path), package_path, str(package_path))]
+    assert repr(answers[0]) == repr(answers[1]) == repr(answers[2])
+
+
+def test_verbs_that_write_take_the_path_of_a_folder(package_path: Path, tmp_path: Path) -> None:
+    stripped: Any = mx.strip(str(package_path), tmp_path / "plain")
+    assert stripped.package["decoder"].name == "decoder"
+    assert [*mx.convert(package_path, tmp_path / "dot", "dot").files] == ["encoder", "decoder"]
+    assert mx.view(str(package_path), tmp_path / "page.html").path.is_file()
+    made: Any = mx.quantize(str(package_path), tmp_path / "int8", components=["decoder"])
+    assert (made.folder, made.copied) == (tmp_path / "int8", ("encoder",))
+    assert mx.run_tool(mx.open_package(package_path), "onnxslim", tmp_path / "slim").ok
+    linked: Any = mx.relink(tmp_path / "slim", tmp_path / "linked", before=mx.open_package(package_path))
+    assert [*linked.components] == ["encoder", "decoder"]
+    assert os.fspath(mx.open_package(tmp_path / "linked")) == str(tmp_path / "linked")
+
+
+def test_a_component_of_a_file_is_refused(package_path: Path, tmp_path: Path) -> None:
+    file = package_path / "decoder_model.onnx"
+    for change in (
+        lambda: mx.quantize(file, tmp_path / "out.onnx", components=["decoder"]),
+        lambda: mx.run_tool(file, "onnxslim", tmp_path / "out.onnx", components=["decoder"]),
+        lambda: mx.relink(file, tmp_path / "out.onnx", components=["decoder"]),
+    ):
+        with pytest.raises(mx.UserError, match="is not a package"):
+            change()
+
+
+KEYWORDS = {
+    "export": (keywords.ExportKeywords, {"model", "output", "target"}),
+    "attach": (keywords.AttachKeywords, {"file", "model", "output"}),
+    "quantize": (keywords.QuantizeKeywords, {"file", "output"}),
+    "run_tool": (keywords.RunToolKeywords, {"file", "tool", "output"}),
+    "relink": (keywords.RelinkKeywords, {"after", "output"}),
+    "verify": (keywords.VerifyKeywords, {"file", "model", "against"}),
+    "profile": (keywords.ProfileKeywords, {"file"}),
+}
+
+
+@pytest.mark.parametrize("verb", KEYWORDS)
+def test_type_checkers_know_every_keyword(verb: str) -> None:
+    """As the signature has them: a keyword that an overload does not have would be refused, and one too many pass."""
+    typed, others = KEYWORDS[verb]
+    parameters = inspect.signature(getattr(mx, verb)).parameters
+    wanted = {name: item.annotation for name, item in parameters.items() if name not in others}
+    assert {name: str(item.__forward_arg__) for name, item in typed.__annotations__.items()} == wanted

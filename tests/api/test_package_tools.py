@@ -17,10 +17,10 @@ from modelexport.api.package_tools import (
     ToolOptions,
     change_package,
     find_number_type,
-    relink_package,
     run_on_package,
 )
 from modelexport.api.quantize import quantize
+from modelexport.api.relink import relink_package
 from modelexport.api.run_tool import list_tools, run_tool
 from modelexport.errors import ToolFailed, UnknownName, UserError
 from modelexport.graph.file.package import find_changed_files, write_package

@@ -14,7 +14,7 @@ from tests.support.packages import PackageRecipe, edit_description, folder_conte
 import modelexport as mx
 from modelexport.api.package_writing import rewrite_package
 from modelexport.graph.file.external import set_external
-from modelexport.graph.file.package import find_changed_files, write_package
+from modelexport.graph.file.package import find_changed_files, read_description, write_package
 
 __all__ = ["package_path"]
 
@@ -167,8 +167,28 @@ def test_a_selection_in_one_component_needs_no_folder(package_path: Path) -> Non
         mx.select(package, "op=Gather & op=MatMul")
     with pytest.raises(mx.UserError, match="unknown op"):
         mx.select(package, "op=Gahter")
-    with pytest.raises(mx.UserError, match="--named takes one file"):
-        mx.select(package, "op=Gather", named=package.folder / "named.onnx")
+    with pytest.raises(mx.UserError, match="is read here"):
+        mx.select(package, "op=Gather", named=package.folder / "named")
+
+
+def test_a_package_with_names_is_written_beside_the_lists(package_path: Path, tmp_path: Path) -> None:
+    for file in ("encoder_model.onnx", "decoder_model.onnx"):
+        model = onnx.load(package_path / file)
+        for node in model.graph.node:
+            node.name = ""
+        onnx.save(model, package_path / file)
+    write_package(package_path, read_description(package_path))
+    with pytest.raises(mx.UserError, match="would be one folder"):
+        mx.select(package_path, "op=Gather", output=tmp_path / "x", named=tmp_path / "x")
+    written = mx.select(
+        mx.open_package(package_path), "op=Gather", "ort-exclude", output=tmp_path / "lists", named=tmp_path / "named"
+    )
+    named = mx.open_package(tmp_path / "named")
+    assert [*written.files] == ["decoder"]
+    names = json.loads(written.files["decoder"][0].read_text())
+    assert set(names) <= {node.name for node in named["decoder"].file.graph.nodes}
+    assert all(node.name for name in named for node in named[name].file.graph.nodes)
+    assert mx.validate(named).ok
 
 
 def test_annotated_models_are_written_for_each_component(package_path: Path, tmp_path: Path) -> None:

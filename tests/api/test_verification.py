@@ -167,7 +167,7 @@ def test_nothing_to_compare_with(file: Path) -> None:
 @pytest.mark.parametrize("bad", [{"samples": 0}, {"atol": -1.0}, {"rtol": float("nan")}, {"min_sqnr": float("nan")}])
 def test_options_that_make_no_sense(file: Path, bad: dict[str, float]) -> None:
     with pytest.raises(UserError):
-        mx.verify(file, chain(), inputs=X, **bad)  # type: ignore[arg-type]
+        mx.verify(file, chain(), inputs=X, **bad)  # type: ignore[call-overload]
 
 
 def test_several_inputs(file: Path, tmp_path: Path) -> None:
@@ -327,8 +327,8 @@ def test_what_only_the_second_input_shows(tmp_path: Path, other: bool) -> None:
     spoiled = changed(path, tmp_path / "spoiled.onnx", scaled(matrix, 2.0))
     inputs = [{"x": -X.abs()}, {"x": X.abs()}]
     reference: dict[str, object] = {"against": path} if other else {"model": net}
-    assert mx.verify(spoiled, inputs=inputs[0], **reference).numbers_agree  # type: ignore[arg-type]
-    found = mx.verify(spoiled, inputs=inputs, **reference)  # type: ignore[arg-type]
+    assert mx.verify(spoiled, inputs=inputs[0], **reference).numbers_agree  # type: ignore[call-overload]
+    found = mx.verify(spoiled, inputs=inputs, **reference)  # type: ignore[call-overload]
     assert found.samples == 2
     assert found.divergence is not None
     assert [str(call) for call in found.divergence.calls] == ["high"]

@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from tests.support.packages import package_path
 
 import modelexport as mx
-from modelexport.capture.onnxruntime.chain import FileChain, find_decoders
+from modelexport.capture.onnxruntime.chain import FileChain, empty_states, find_decoders
 from modelexport.capture.onnxruntime.generated_feeds import GeneratedFeeds
 from modelexport.errors import InputError, UserError
 from modelexport.record.package import PackageInfo
@@ -42,6 +43,19 @@ def test_a_chain_that_is_restarted_has_forgotten(package_path: Path) -> None:
     first = feeds.run_prompt(batch=1, tokens=4)["decoder"]
     again = feeds.run_prompt(batch=1, tokens=4)["decoder"]
     assert all(np.array_equal(first[name], again[name]) for name in first)
+
+
+def test_a_state_begins_with_what_the_cache_pair_says() -> None:
+    names = ("past_state.0", "past_key_values.0.key")
+    values = (
+        onnx.helper.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, ["batch", 1]),
+        onnx.helper.make_tensor_value_info(names[0], onnx.TensorProto.FLOAT, ["batch", 3]),
+        onnx.helper.make_tensor_value_info(names[1], onnx.TensorProto.FLOAT, ["batch", "past_sequence", 4]),
+    )
+    model = onnx.helper.make_model(onnx.helper.make_graph([], "decoder", values, []))
+    states = empty_states(model, {names[0]: -1e30, names[1]: 0.0}, {"input_ids": np.zeros((2, 1), np.int64)})
+    np.testing.assert_array_equal(states[names[0]], np.full((2, 3), -1e30, np.float32))
+    assert states[names[1]].shape == (2, 0, 4)
 
 
 def test_an_input_that_nobody_makes_is_named(package_path: Path) -> None:

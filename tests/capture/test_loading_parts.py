@@ -88,7 +88,7 @@ def test_one_file_has_one_module(nets: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "both.onnx").exists()
 
 
-@pytest.mark.parametrize("name", ["a.b", "", "../up", "forward"])
+@pytest.mark.parametrize("name", ["a.b", "", "../up", "forward", "größe", "a" * 101])
 def test_names_that_no_part_can_have(name: str) -> None:
     with pytest.raises(ModelUnloadable, match="a part cannot be called"):
         join_parts({name: (torch.nn.Linear(2, 2), {})})

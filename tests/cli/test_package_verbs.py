@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from tests.support.command_line import run
 from tests.support.packages import DECODER, PackageRecipe, edit_description, folder_content, package_path
 
+import modelexport as mx
 from modelexport.record.package import PACKAGE_FILE
 
 __all__ = ["package_path"]
@@ -88,8 +91,9 @@ def test_costs_have_sizes_of_the_cache(package_path: Path, capsys: Captured) -> 
     assert "Cache of decoder: 2 tensors, 131 KB" in capsys.readouterr().out
     assert run("cost", package_path, "--by", "node", "--format", "csv") == 0
     assert "decoder,node_k0" in capsys.readouterr().out
-    assert run("cost", package_path, "--by", "node") == 2
-    assert "--format csv" in capsys.readouterr().err
+    assert run("cost", package_path, "--by", "node", "--at", sizes) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("node_last_hidden_state") < shown.index("node_k1")
 
 
 def test_names_are_behind_their_component(package_path: Path, capsys: Captured) -> None:
@@ -105,7 +109,34 @@ def test_findings_exit_with_one(package_path: Path, capsys: Captured) -> None:
     (package_path / "config.json").write_text("[]\n")
     assert run("validate", package_path) == 1
     assert "file-changed config.json" in capsys.readouterr().out
-    assert run("validate", package_path, "--repair") == 2
+    assert run("validate", package_path, "--repair") == 1  # of what is not the file of the package, nothing is repaired
+
+
+def test_keys_of_a_package_are_repaired(package_path: Path, tmp_path: Path, capsys: Captured) -> None:
+    decoder = package_path / "decoder_model.onnx"
+    before = decoder.read_bytes()
+    proto = onnx.load(decoder)
+    for node in proto.graph.node:
+        for item in node.metadata_props:
+            item.value = "/Other" if item.key.endswith("tag") else item.value
+    onnx.save(proto, decoder)
+    edit_description(
+        package_path, lambda content: content["files"]["decoder_model.onnx"].update(bytes=decoder.stat().st_size)
+    )
+    assert run("validate", package_path) == 1
+    assert run("validate", package_path, "--repair") == 2  # the digest is that of another file
+    assert "Repair into a new package" in capsys.readouterr().err
+    assert run("validate", package_path, "--repair", "-o", tmp_path / "repaired") == 0
+    assert "rewrote the keys of 13 nodes" in capsys.readouterr().out
+    assert run("validate", tmp_path / "repaired") == 0
+    assert [*mx.open_package(tmp_path / "repaired").info.files] == [*mx.open_package(package_path).info.files]
+    digest = hashlib.sha256(decoder.read_bytes()).hexdigest()
+    edit_description(package_path, lambda content: content["files"]["decoder_model.onnx"].update(sha256=digest))
+    assert run("validate", package_path, "--repair") == 0
+    assert run("validate", package_path) == 0
+    assert {node.name for node in onnx.load_from_string(before).graph.node} == {
+        node.name for node in onnx.load(decoder).graph.node
+    }
 
 
 @pytest.mark.parametrize("verb", ["compare", "diff"])
@@ -132,7 +163,20 @@ def test_differences_of_packages_are_a_page(package_path: Path, tmp_path: Path) 
     assert "module in no file, removed: vision" in page
     assert "&lt;other&gt;" in page
     assert "<other>" not in page
-    assert run("diff", package_path, other, "--left-module", "bridge") == 2
+
+
+def test_a_module_is_compared_where_both_packages_have_it(package_path: Path, capsys: Captured) -> None:
+    assert run("diff", package_path, package_path, "--left-module", "bridge", "--no-cost") == 0
+    assert {"── encoder ──", "── decoder ──"} <= {*capsys.readouterr().out.splitlines()}
+    layers = "--left-module", "decoder.layers.0", "--right-module", "decoder.layers.1"
+    run("diff", package_path, package_path, *layers)
+    shown = capsys.readouterr().out
+    assert "── decoder ──" in shown
+    assert "── encoder ──" not in shown
+    assert run("diff", package_path, package_path, "--left-module", "vision") == 2
+    assert "no component of both packages has nodes of vision" in capsys.readouterr().err
+    assert run("diff", package_path, package_path, "--left-module", "bridgee") == 2
+    assert "Did you mean 'bridge'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["decoder_model.onnx", PACKAGE_FILE, "config.json"])

@@ -143,3 +143,16 @@ def test_a_link_to_a_folder_is_written_through(tmp_path: Path) -> None:
         (folder / "a").write_text("one")
     assert (tmp_path / "real" / "a").read_text() == "one"
     assert (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_force_replaces_nothing_behind_a_link_that_leads_elsewhere(tmp_path: Path) -> None:
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    out.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "model.onnx").write_text("mine")
+    (out / "onnx").symlink_to(elsewhere)
+    with pytest.raises(FileUnwritable, match="leads out of the folder"), staged_folder(out, force=True) as folder:
+        (folder / "onnx").mkdir()
+        (folder / "onnx" / "model.onnx").write_text("new")
+    assert folder_content(elsewhere) == {"model.onnx": b"mine"}

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from modelexport.graph.dequantize import dequantize_weight
-from modelexport.graph.weight_parts import ParameterRows
+from modelexport.graph.weight_parts import ParameterRows, list_matrices, read_rows
 from modelexport.record.signals import WeightPart
 
 CHANCE = np.random.default_rng(1)
@@ -34,6 +34,18 @@ def part(name: str, rows: int, first: int = 0, *, transposed: bool = False) -> W
 )
 def test_parts_are_found(matrix: np.ndarray, expected: tuple[WeightPart, ...]) -> None:
     assert ROWS.split(matrix) == expected
+
+
+EXPERTS = CHANCE.standard_normal((3, 12, 8)).astype(np.float32)
+
+
+@pytest.mark.parametrize("stored", [EXPERTS, EXPERTS.swapaxes(1, 2)], ids=["as it is", "each transposed"])
+def test_stacks_of_experts_are_found(stored: np.ndarray) -> None:
+    rows = ParameterRows({"experts": EXPERTS, "o": OUT}.items())
+    for _, matrix in list_matrices(stored):
+        (only,) = rows.split(matrix)
+        assert only.parameter == "experts"
+        assert np.array_equal(read_rows(EXPERTS, only), matrix)
 
 
 def test_what_is_nobodys_has_no_parts() -> None:

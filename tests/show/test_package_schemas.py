@@ -67,3 +67,15 @@ def test_rows_begin_with_their_component(package_path: Path) -> None:
     modules = to_csv(mx.cost(package), "modules").splitlines()
     assert modules[0].startswith("component,module,class,")
     assert modules[1].startswith("encoder,,Talker,")
+
+
+def test_changes_conform(package_path: Path, tmp_path: Path) -> None:
+    package = mx.open_package(package_path)
+    quantized = mx.quantize(package, tmp_path / "int8", components=["decoder"])
+    document = conforms(to_json(quantized), "package_change")
+    assert (document["package"], document["copied"]) == (str(tmp_path / "int8"), ["encoder"])
+    assert document["components"]["decoder"]["excluded"] == []
+    tooled = mx.run_tool(package, "onnxslim", tmp_path / "slim")
+    assert [*conforms(to_json(tooled), "package_change")["components"]] == ["encoder", "decoder"]
+    linked = mx.relink(mx.open_package(tmp_path / "slim"), before=package)
+    assert conforms(to_json(linked), "package_change")["package"] is None

@@ -54,6 +54,13 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "ernie4_5": {"head_dim": 8},
     "gpt_oss": {"head_dim": 8, "num_local_experts": 4, "sliding_window": WINDOW},
     "mamba": {"state_size": 4},
+    "recurrent_gemma": {
+        "head_dim": 8,
+        "lru_width": 32,
+        "attention_window_size": WINDOW,
+        # Attention first: transformers takes the length of the past from the first layer of the cache.
+        "block_types": ["attention", "recurrent"],
+    },
     "deepseek_v3": {
         "moe_intermediate_size": 16,
         "n_routed_experts": 4,

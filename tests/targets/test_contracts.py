@@ -188,6 +188,13 @@ def test_transformersjs_is_told_which_files_have_their_weights_elsewhere() -> No
     assert "transformers.js_config" not in json.loads(contract.write_configuration(FACTS)["config.json"])
 
 
+def test_settings_of_transformersjs_that_are_none_are_replaced() -> None:
+    list_external = find_contract("transformersjs").list_external
+    assert list_external({"transformers.js_config": 3, "a": 1}, frozenset()) == {"a": 1}
+    kept = list_external({"transformers.js_config": {"dtype": "q4"}}, frozenset({"onnx/model.onnx"}))
+    assert kept["transformers.js_config"] == {"dtype": "q4", "use_external_data_format": {"model.onnx": 1}}
+
+
 def test_transformersjs_names_states_and_variants() -> None:
     rename = find_contract("transformersjs").rename
     assert rename("past_key_values.1.conv_states") == "past_conv.1"

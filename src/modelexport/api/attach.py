@@ -17,9 +17,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from modelexport.api.environment import Clock, Progress, need_torch
+from modelexport.api.keywords import AttachKeywords
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import ensure_known, parse_embedding, parse_tag_policy
 from modelexport.api.prepare_file import fit_dtype, judge_prepared, prepare_for_file
@@ -46,25 +47,17 @@ def attach(
     file: str | Path,
     model: torch.nn.Module | str | Path | None,
     output: str | Path,
-    *,
-    force: Literal[False] = False,
-    **options: Any,
-) -> ExportResult: ...
-
-
+    **options: Unpack[AttachKeywords],
+) -> ExportResult | Any: ...
 @overload
 def attach(
-    file: str | Path,
+    file: Package,
     model: torch.nn.Module | str | Path | None,
     output: str | Path,
-    *,
-    force: Literal[True],
-    **options: Any,
+    **options: Unpack[AttachKeywords],
 ) -> Package: ...
-
-
-def attach(  # type: ignore[misc]  # noqa: PLR0913 - overloads do not repeat the keywords, which are the command line's options
-    file: str | Path,
+def attach(  # noqa: PLR0913 - the keywords are the command line's options
+    file: str | Path | Package,
     model: torch.nn.Module | str | Path | None,
     output: str | Path,
     *,

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modelexport.api.environment import Clock, need_torch
-from modelexport.api.export_package import find_absent, find_links, move_result
+from modelexport.api.export_package import find_absent, find_links, list_files, move_result
 from modelexport.api.package import Package
+from modelexport.api.package_writing import settle_data
 from modelexport.api.prepare_file import fit_dtype, judge_prepared, prepare_for_file
 from modelexport.api.writing import write_tagged
 from modelexport.errors import FileUnreadable, FileUnwritable, UserError
@@ -65,18 +66,22 @@ def attach_package(folder: Path, source: ModelSource, output: Path, options: Att
     with staged_folder(output, force=options.force) as staged:
         attached = list(_attach_all(models, folder, staged, source, options, clock))
         _copy_others(folder, staged, models)
+        # Attached one by one, each file has weights of its own; the consumer wants them as it knows them.
+        files = [item.result.path.relative_to(staged).as_posix() for item in attached]
+        settle_data(staged, files, find_contract(_find_target(folder, files)))
         components = _describe(folder, staged, attached)
         records = [item.result.provenance for item in attached]
         info = PackageInfo(
             components,
-            target=_find_target(folder, components),
+            target=_find_target(folder, files),
             model=str(source.model) if isinstance(source.model, str | Path) else records[0].origin.model,
             task=source.task or "",
             links=tuple(find_links(components)),
             absent=tuple(find_absent(records)),
         )
+        listed = [list_files(item.result, staged) for item in attached]
         info = write_package(staged, info)
-    results = (move_result(item.result, staged, output) for item in attached)
+    results = (move_result(item, staged, output) for item in listed)
     return Package(output, info, dict(zip((item.name for item in components), results, strict=True)))
 
 
@@ -177,9 +182,9 @@ def _read_genai_files(folder: Path) -> Mapping[str, str]:
         ) from error
 
 
-def _find_target(folder: Path, components: Iterable[ComponentInfo]) -> str:
+def _find_target(folder: Path, files: Iterable[str]) -> str:
     if (folder / _GENAI_CONFIG).is_file():
         return "genai"
-    if any(component.file.startswith("onnx/") for component in components):
+    if any(file.startswith("onnx/") for file in files):
         return "transformersjs"
     return "optimum" if (folder / "config.json").is_file() else ""

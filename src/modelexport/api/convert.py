@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from modelexport.api.opening import note_source, open_file
-from modelexport.api.package import Component, Package, ensure_packages
+from modelexport.api.package import Component, Package, find_packages
 from modelexport.api.package_reading import share_overlay_paths
 from modelexport.api.package_writing import WrittenFolder, ensure_apart_from, place_files, rewrite_package
 from modelexport.api.writing import ensure_apart, ensure_spared, write_tagged
@@ -87,7 +87,7 @@ def convert(
     overlays: Sequence[str | Path] = (),
     against: str | Path | None = None,
     force: bool = False,
-) -> Converted: ...
+) -> Converted | Any: ...
 @overload
 def convert(
     source: Package,
@@ -96,7 +96,7 @@ def convert(
     *,
     depth: int | None = None,
     overlays: Sequence[str | Path] = (),
-    against: Package | None = None,
+    against: str | Path | Package | None = None,
     force: bool = False,
 ) -> WrittenFolder: ...
 def convert(  # noqa: PLR0913 - the keywords are the command line's options
@@ -119,10 +119,9 @@ def convert(  # noqa: PLR0913 - the keywords are the command line's options
     force     for a package: write into a folder that is not empty
     """
     ensure_format(to)
-    if isinstance(source, Package) or isinstance(against, Package):
-        package, other = ensure_packages(source, source if against is None else against)
-        options = _PackageOptions(depth, tuple(map(Path, overlays)), None if against is None else other)
-        return _convert_package(package, Path(output), to, options, force=force)
+    if (packages := find_packages(source, source if against is None else against)) is not None:
+        options = _PackageOptions(depth, tuple(map(Path, overlays)), None if against is None else packages[1])
+        return _convert_package(packages[0], Path(output), to, options, force=force)
     path, target = Path(source), Path(output)
     overlay_paths = list(map(Path, overlays))
     compared = [] if against is None else [Path(against)]

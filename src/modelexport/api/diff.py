@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from modelexport.api.opening import advise_attaching, read_hierarchy
-from modelexport.api.package import Package, ensure_packages
+from modelexport.api.package import Package, find_packages
 from modelexport.errors import ModelMismatch, RecordMismatch, UserError
 from modelexport.graph.file.external import external_data, is_external, tensors
 from modelexport.graph.file.metadata import MODULE_KEY
@@ -53,7 +53,7 @@ def diff(
     right_module: str | None = None,
     weights: bool = True,
     cost: bool | None = None,
-) -> Diff: ...
+) -> Diff | Any: ...
 @overload
 def diff(
     left: Package,
@@ -81,16 +81,14 @@ def diff(
     weights       read large weights, to see whether they differ and by how much
     cost          count what modules that differ take; if left out, of files that are not too large for it
     """
-    if isinstance(left, Package) or isinstance(right, Package):
-        return _diff_packages(*ensure_packages(left, right), (left_module, right_module), weights=weights, cost=cost)
+    if (packages := find_packages(left, right)) is not None:
+        return _diff_packages(*packages, (left_module, right_module), weights=weights, cost=cost)
     # A file that is compared with itself is opened, indexed and unpacked once.
     first = open_tagged(Path(left))
     files = first, first if Path(left) == Path(right) else open_tagged(Path(right))
     for file in dict.fromkeys(files):
         ensure_sound(file.proto, file.graph, str(file.path))
-    parts = left_module or "", right_module or ""
-    if left_module is None or right_module is None:
-        parts = (left_module or right_module or "",) * 2
+    parts = _pair_modules(left_module, right_module)
     same = parts[0] == parts[1] and _are_equal(*files)
     before, after = _sides(files, parts, read_weights=weights and not same)
     if same:
@@ -112,11 +110,41 @@ def diff(
 def _diff_packages(
     left: Package, right: Package, modules: tuple[str | None, str | None], *, weights: bool, cost: bool | None
 ) -> PackagePair[Diff]:
+    """Modules are compared in the components that have nodes of both; of the others nothing is said."""
     from modelexport.api.package_reading import pair_packages
 
-    if any(module is not None for module in modules):
-        raise UserError("modules of packages cannot be compared alone", "Give two of their .onnx files.")
-    return pair_packages(left, right, lambda a, b: diff(a, b, weights=weights, cost=cost))
+    parts = _pair_modules(*modules)
+    both = [
+        name
+        for name in left
+        if name in right
+        and all(_has_nodes(package, name, part) for package, part in zip((left, right), parts, strict=True))
+    ]
+    if any(parts) and not both:
+        raise UserError(
+            f"no component of both packages has nodes of {' and '.join(dict.fromkeys(parts))}",
+            "`modelexport analyze` shows which component has which module.",
+        )
+    only = both if any(parts) else None
+    options: dict[str, Any] = {"left_module": modules[0], "right_module": modules[1], "weights": weights, "cost": cost}
+    return pair_packages(left, right, lambda a, b: diff(a, b, **options), only)
+
+
+def _pair_modules(left: str | None, right: str | None) -> tuple[str, str]:
+    """What is compared on each side: one that is given alone is meant on both; empty for all of a file."""
+    if left is None or right is None:
+        return (left or right or "",) * 2
+    return left, right
+
+
+def _has_nodes(package: Package, component: str, module: str) -> bool:
+    """Whether a component has nodes of a module, or of one call of it; UnknownName for what no component knows."""
+    if _is_whole(module, None):
+        return True
+    known = package.provenance.hierarchy
+    # A path may have a `#` of its own: what is a module is no call of one.
+    path = module if known.path_of(module) is not None else ModuleCall.parse(module).path
+    return component in package.provenance.components_of(path)
 
 
 def _are_equal(file: TaggedFile, other: TaggedFile) -> bool:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from modelexport.api.environment import Clock, Progress, need_torch
 from modelexport.api.export_package import PackageOptions, export_entry, export_package, is_entry_task
 from modelexport.api.export_run import ExportRun
+from modelexport.api.keywords import ExportKeywords
 from modelexport.api.options import (
     EXPORTERS,
     ExportOptions,
@@ -37,17 +38,16 @@ if TYPE_CHECKING:
     import torch
 
 
+# Without a target, the ending of `output` decides: a folder is a Package, which a type checker cannot see.
 @overload
 def export(
-    model: torch.nn.Module | str | Path, output: str | Path, *, target: None = None, **options: Any
-) -> ExportResult: ...
-
-
+    model: torch.nn.Module | str | Path, output: str | Path, *, target: None = None, **options: Unpack[ExportKeywords]
+) -> ExportResult | Any: ...
 @overload
-def export(model: torch.nn.Module | str | Path, output: str | Path, *, target: str, **options: Any) -> Package: ...
-
-
-def export(  # type: ignore[misc]  # noqa: PLR0913 - overloads do not repeat the keywords, which are the command line's options
+def export(
+    model: torch.nn.Module | str | Path, output: str | Path, *, target: str, **options: Unpack[ExportKeywords]
+) -> Package: ...
+def export(  # noqa: PLR0913 - the keywords are the command line's options
     model: torch.nn.Module | str | Path,
     output: str | Path,
     *,

@@ -93,6 +93,11 @@ def export_entry(source: ModelSource, path: Path, options: PackageOptions, clock
 
 def export_package(source: ModelSource, folder: Path, options: PackageOptions, clock: Clock) -> Package:
     contract = find_contract(options.target or "")
+    if options.export.jit_graph is not None:
+        raise UserError(
+            f"a package has several graphs, and {options.export.jit_graph} is one file",
+            "Leave --jit-graph out, or export one file: -o FILE.onnx.",
+        )
     ensure_folder_target(folder, force=options.force)
     need_torch("exporting")
     from modelexport.capture.generation.windows import exportable_windows
@@ -108,7 +113,7 @@ def export_package(source: ModelSource, folder: Path, options: PackageOptions, c
             results[entry.name] = _export_entry(components, entry, path, options, clock)
         with clock.step("write"):
             settle_data(staged, [result.path.relative_to(staged).as_posix() for result in results.values()], contract)
-            results = {name: _list_files(result, staged) for name, result in results.items()}
+            results = {name: list_files(result, staged) for name, result in results.items()}
             listed = tuple(_describe_component(entry, results[entry.name], staged) for entry in components.entries)
             _write_beside(staged, components, contract, kind, listed)
             info = PackageInfo(
@@ -129,16 +134,29 @@ def _prepare(source: ModelSource, contract: Contract, clock: Clock) -> Component
     from modelexport.capture.generation.prepare import prepare_components
 
     def refuse(configuration: ModelConfiguration, generates: bool) -> None:
+        _refuse_request(source, generates)
         contract.refuse(ModelFacts(configuration, expect_kind(configuration) if generates else SINGLE))
 
     # The suffix is optimum's: the same model, with its cache.
-    source = replace(source, task=source.task and source.task.removesuffix(WITH_PAST))
+    loaded = replace(source, task=source.task and source.task.removesuffix(WITH_PAST))
     components = prepare_components(
-        source, clock.step, refuse, merged=contract.merges, encodes_keys=contract.encodes_keys
+        loaded, clock.step, refuse, merged=contract.merges, encodes_keys=contract.encodes_keys
     )
     entries = [entry for entry in components.entries if entry.name not in contract.unused]
     renamed = tuple(rename_entry(entry, contract.rename, contract.axes) for entry in entries)
     return replace(components, entries=renamed)
+
+
+def _refuse_request(source: ModelSource, generates: bool) -> None:
+    """Raise for what cannot be had of a model, before it is run."""
+    task = source.task or ""
+    if generates and source.static:
+        raise UserError("a cache grows with every token, and --static fixes every axis", "Leave --static out.")
+    if not generates and task.endswith(WITH_PAST):
+        raise UserError(
+            f"the task {task!r} is about a cache, and the model does not generate",
+            f"Give a task whose model generates, or {task.removesuffix(WITH_PAST)!r} for one forward pass.",
+        )
 
 
 def _describe_entry(entry: EntryPoint) -> ComponentGraph:
@@ -159,7 +177,7 @@ def _export_entry(
 
     arguments = CallArguments(dict(entry.inputs))
     prepared = PreparedModel(
-        components.module, arguments, entry.axes, components.source, components.notes, entry.others
+        components.module, arguments, entry.axes, components.source, (*components.notes, *entry.notes), entry.others
     )
     chosen = options.export
     if options.any_exporter and any(each.cache for each in components.entries):
@@ -223,7 +241,7 @@ def find_absent(records: Sequence[Provenance]) -> Iterator[AbsentModule]:
             yield AbsentModule(path, module.class_name, parameters, reason)
 
 
-def _list_files(result: ExportResult, staged: Path) -> ExportResult:
+def list_files(result: ExportResult, staged: Path) -> ExportResult:
     """The files of a component, after its data may have gone to others."""
     data = [staged / name for name in list_data(open_model(result.path), result.path, staged)]
     others = [path for path in result.files if path != result.path and path not in data and path.is_file()]

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import as_sequence
-from modelexport.api.package import Component, Package
+from modelexport.api.package import Component, Package, find_package
 from modelexport.api.package_writing import copy_component, rewrite_package
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import RecordMismatch, RecordUnreadable, UserError
@@ -205,7 +205,7 @@ def strip(
     keep: Sequence[str] = (),
     exporter_metadata: bool = False,
     force: bool = False,
-) -> Stripped: ...
+) -> Stripped | Any: ...
 @overload
 def strip(
     source: Package,
@@ -229,8 +229,8 @@ def strip(
     exporter_metadata  also remove what torch writes on nodes
     force              for a package: write into a folder that is not empty
     """
-    if isinstance(source, Package):
-        return _strip_package(source, Path(output), keep=keep, exporter_metadata=exporter_metadata, force=force)
+    if (package := find_package(source)) is not None:
+        return _strip_package(package, Path(output), keep=keep, exporter_metadata=exporter_metadata, force=force)
     target = Path(output)
     kept = parse_kept_keys(keep)
     ensure_model_target(target)

@@ -76,6 +76,28 @@ class VerifyOptions:
         return max(self.samples, len(self.source.samples)) > 1
 
 
+# Steps that a package is verified on.
+NEW_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class ChainOptions:
+    """What `verify` does with a package besides looking at its files.
+
+    new_tokens  steps of the chain
+    grid        whether steps of other sizes are looked at
+    alone       whether each file is verified by itself first
+    """
+
+    new_tokens: int = NEW_TOKENS
+    grid: bool = True
+    alone: bool = True
+
+    def __post_init__(self) -> None:
+        if self.new_tokens < 1:
+            raise UserError(f"new tokens are {self.new_tokens}", "Give 1 or more.")
+
+
 EXPORTERS = ("dynamo", "transformers", "torchscript")
 FX_GRAPHS: tuple[FxKind, ...] = ("torch_export", "symbolic_trace")
 _BOTH = "both"

@@ -11,6 +11,7 @@ Every component is a file like any other: all that takes a file takes `package["
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -85,6 +86,10 @@ class Package:
             raise UnknownName("component", name, self.components)
         return self.components[name]
 
+    def __fspath__(self) -> str:
+        """The folder, for everything that takes a path."""
+        return str(self.folder)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.components)
 
@@ -109,6 +114,10 @@ def ensure_packages(left: str | Path | Package, right: str | Path | Package) -> 
     raise UserError(f"{folder} is a package, and {file} is not", "Give two packages, or two files.")
 
 
+def not_a_package(file: str | Path | Package, component: str) -> UserError:
+    return UserError(f"{os.fspath(file)} is not a package: it has no component {component!r}", "Leave --component out.")
+
+
 def open_package(folder: str | Path) -> Package:
     """Open a folder with `modelexport.json`. A file that is missing, exchanged or truncated is FileUnreadable.
 
@@ -118,6 +127,14 @@ def open_package(folder: str | Path) -> Package:
     return Package(path, read_package(path))
 
 
-def find_package(path: str | Path) -> Package | None:
-    """The package in a folder; None for anything else, which is a file or an error of whoever reads it."""
+def find_package(path: str | Path | Package) -> Package | None:
+    """The package in a folder, or itself; None for anything else, which is a file or an error of whoever reads it."""
+    if isinstance(path, Package):
+        return path
     return open_package(path) if is_package(Path(path)) else None
+
+
+def find_packages(left: str | Path | Package, right: str | Path | Package) -> tuple[Package, Package] | None:
+    """Two packages; None if neither is one. One alone is an error."""
+    packages = find_package(left), find_package(right)
+    return ensure_packages(packages[0] or left, packages[1] or right) if any(p is not None for p in packages) else None

@@ -90,9 +90,14 @@ def validate_package(
     return PackageValidation(str(package.folder), checks, findings, components)
 
 
-def pair_packages(left: Package, right: Package, compare: Callable[[Path, Path], _Pair]) -> PackagePair[_Pair]:
-    """Compare two packages component by component; `compare` takes the paths of two files."""
-    both = [name for name in left if name in right]
+def pair_packages(
+    left: Package, right: Package, compare: Callable[[Path, Path], _Pair], only: Sequence[str] | None = None
+) -> PackagePair[_Pair]:
+    """Compare two packages component by component; `compare` takes the paths of two files.
+
+    only  components of both that are asked about; then what joins the files is no part of the question
+    """
+    both = [name for name in left if name in right and (only is None or name in only)]
     if not both:
         raise UserError(
             f"{left.folder} and {right.folder} have no component in common",
@@ -102,9 +107,9 @@ def pair_packages(left: Package, right: Package, compare: Callable[[Path, Path],
         str(left.folder),
         str(right.folder),
         {name: compare(left[name].path, right[name].path) for name in both},
-        tuple(name for name in left if name not in right),
-        tuple(name for name in right if name not in left),
-        tuple(find_joint_differences(left.info, right.info)),
+        tuple(name for name in left if name not in right) if only is None else (),
+        tuple(name for name in right if name not in left) if only is None else (),
+        tuple(find_joint_differences(left.info, right.info)) if only is None else (),
     )
 
 

@@ -2,7 +2,6 @@
 
     change_package(package, PackageTarget(Path("int4")), lambda file, path: quantize(file, path, weight_type="int4"))
     change_package(package, PackageTarget(Path("fast"), ("decoder",)), lambda file, path: run_tool(file, "ort", path))
-    relink_package("optimized", PackageTarget(Path("tagged")), before="qwen3")
 
 The configuration of the consumer, the tokenizer, links and cache pairs stay; sizes, digests and data files are listed
 anew. Everything is written, or nothing: also if what came out of one component does not come from it.
@@ -10,21 +9,19 @@ anew. Everything is written, or nothing: also if what came out of one component 
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from modelexport.api.package import Component, Package, open_package
-from modelexport.api.package_writing import copy_component, describe_component, find_target, rewrite_package
-from modelexport.api.relink import relink
-from modelexport.errors import FileUnreadable, UnknownName, UserError
-from modelexport.graph.file.folder import ensure_folder_target
+import numpy as np
+
+from modelexport.api.package import Component, Package
+from modelexport.api.package_writing import copy_tagged, find_target, rewrite_package
+from modelexport.errors import UnknownName, UserError
 from modelexport.graph.file.metadata import sidecar_path
-from modelexport.graph.file.package import explain_folder, find_file, is_package, read_description
+from modelexport.graph.file.package import find_file
 from modelexport.inspect.query.answer import answer_queries
-from modelexport.record.package import PACKAGE_FILE, StoredFile
 from modelexport.record.results.files import PackageChange, QuantizeResult, RelinkResult
 
 _Made = TypeVar("_Made", RelinkResult, QuantizeResult)
@@ -64,7 +61,7 @@ def change_package(
 
     def write(component: Component, path: Path) -> None:
         if component.name not in chosen:
-            _copy_tagged(component, path)
+            copy_tagged(component, path)
             return
         made[component.name] = change(component.path, path)
         if made[component.name].path is None:
@@ -86,72 +83,11 @@ def choose_components(package: Package, only: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in package if not only or name in only)
 
 
-def _copy_tagged(component: Component, path: Path) -> None:
-    copy_component(component, path)
-    beside = sidecar_path(component.path)
-    if beside.is_file():
-        shutil.copyfile(beside, sidecar_path(path))
-
-
 def _list_files(component: Component) -> tuple[Path, ...]:
     """The file of a component, its weights, and its record."""
     path = component.path
     data = (find_file(component.folder, name) for name in component.info.data)
     return tuple(file for file in (path, *data, sidecar_path(path)) if file.is_file())
-
-
-def relink_package(
-    after: str | Path,
-    target: PackageTarget | None = None,
-    *,
-    before: str | Path | None = None,
-    tool: str = "",
-    embed: str = "full",
-) -> PackageChange[RelinkResult]:
-    """Find out which module each node of a folder belongs to that tools made of a package, component by component.
-
-    after   a folder; its files are called as those of `before`, or as its own description says
-    target  the package to write; nothing is written if it is left out
-    before  the package; if it is left out, what is planted in the files takes its place
-    """
-    tagged = None if before is None else open_package(before)
-    if target is not None:
-        ensure_folder_target(target.output, force=target.force)
-    package = _open_made(Path(after), tagged)
-    chosen = choose_components(package, () if target is None else target.only)
-    sources = {} if tagged is None else {package[name].path: tagged[name].path for name in chosen}
-
-    def trace(file: Path, path: Path | None) -> RelinkResult:
-        return relink(file, path, before=sources.get(file), tool=tool, embed=embed)
-
-    if target is None:
-        return PackageChange(None, {name: trace(package[name].path, None) for name in chosen})
-    return change_package(package, target, trace)
-
-
-def _open_made(folder: Path, tagged: Package | None) -> Package:
-    """A folder that tools have written to: its description, if it has one, knows the sizes of other files."""
-    if not folder.is_dir():
-        raise FileUnreadable(f"{folder} is not a folder", "Give the folder that the tool wrote.")
-    if is_package(folder):
-        info = read_description(folder)
-    elif tagged is not None:
-        info = tagged.info
-    else:
-        raise explain_folder(folder)
-    for component in info.components:
-        if not find_file(folder, component.file).is_file():
-            raise FileUnreadable(
-                f"{folder} has no {component.file}, the file of {component.name}",
-                "Give files of the same names as in the package that they were made from, or relink them one by one.",
-            )
-        if tagged is not None and component.name not in tagged:
-            raise UnknownName(f"component of {tagged.folder}", component.name, tagged.components)
-    components = tuple(describe_component(component, folder) for component in info.components)
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    # Sizes and digests are taken anew when the package is written.
-    files = {name: StoredFile(find_file(folder, name).stat().st_size, "") for name in names if name != PACKAGE_FILE}
-    return Package(folder, replace(info, components=components, files=files))
 
 
 @dataclass(frozen=True)
@@ -180,7 +116,8 @@ def run_on_package(
     A component that has none of what is included is copied.
     """
     chosen = choose_components(package, target.only)
-    component_options = {package[name].path: _tell_component(package, chosen, name, options) for name in chosen}
+    parts = _ComponentParts.of(package, chosen, options)
+    component_options = {package[name].path: parts.tell(name, options) for name in chosen}
     meant = tuple(name for name in chosen if _is_meant(component_options[package[name].path], options))
     narrowed = replace(target, only=meant)
     return change_package(package, narrowed, lambda file, path: change(file, path, component_options[file]))
@@ -191,49 +128,90 @@ def _is_meant(of_component: ToolOptions, options: ToolOptions) -> bool:
     return has_included and bool(of_component.op_types or not options.op_types)
 
 
-def _tell_component(package: Package, chosen: Sequence[str], name: str, options: ToolOptions) -> ToolOptions:
-    inputs = {item: set(package[item].info.inputs) for item in chosen} if options.input else {}
-    operators = {item: _find_operators(package[item]) for item in chosen} if options.op_types else {}
-    given = {text: text.rpartition("=")[0] for text in options.input}
-    return ToolOptions(
-        _select_queries(package, chosen, name, options.exclude),
-        _select_queries(package, chosen, name, options.include),
-        _select_names("operator of the package", {op_type: op_type for op_type in options.op_types}, operators, name),
-        _select_names("input", given, inputs, name),
-    )
+@dataclass(frozen=True)
+class _ComponentParts:
+    """What components have that options are about, by component: looked up once, and only what is asked for.
 
+    queries  those that select a node of it
+    """
 
-def _find_operators(component: Component) -> set[str]:
-    return {node.op_type for node in component.file.graph.nodes}
+    queries: Mapping[str, frozenset[str]]
+    operators: Mapping[str, frozenset[str]]
+    inputs: Mapping[str, frozenset[str]]
 
+    @staticmethod
+    def of(package: Package, chosen: Sequence[str], options: ToolOptions) -> _ComponentParts:
+        """An option that is about nothing in any of them is a UserError."""
+        components = [package[name] for name in chosen]
+        operators = {item.name: _find_operators(item) for item in components} if options.op_types else {}
+        inputs = {item.name: frozenset(item.info.inputs) for item in components} if options.input else {}
+        _ensure_known("operator of the package", options.op_types, operators)
+        _ensure_known("input", map(_input_name, options.input), inputs)
+        queries = _select_queries(components, (*options.exclude, *options.include))
+        return _ComponentParts(queries, operators, inputs)
 
-def _select_names(
-    what: str, wanted: Mapping[str, str], known: Mapping[str, set[str]], component: str
-) -> tuple[str, ...]:
-    """Of options, by what each of them names, those that name something in a component."""
-    for name in wanted.values():
-        if not any(name in names for names in known.values()):
-            raise UnknownName(what, name, sorted(set().union(*known.values())))
-    return tuple(option for option, name in wanted.items() if name in known[component])
-
-
-def _select_queries(package: Package, chosen: Sequence[str], component: str, queries: Sequence[str]) -> tuple[str, ...]:
-    """Those that select a node of a component. One that selects nothing in any of them is a UserError."""
-    selecting: list[str] = []
-    for text in queries:
-        answers = dict(
-            zip(
-                chosen,
-                answer_queries(text, [package[name].provenance for name in chosen], whole_modules=True),
-                strict=True,
-            )
+    def tell(self, component: str, options: ToolOptions) -> ToolOptions:
+        """Of these options, those that are about something in a component."""
+        selecting = self.queries.get(component, frozenset())
+        operators, inputs = self.operators.get(component, ()), self.inputs.get(component, ())
+        return ToolOptions(
+            tuple(text for text in options.exclude if text in selecting),
+            tuple(text for text in options.include if text in selecting),
+            tuple(name for name in options.op_types if name in operators),
+            tuple(text for text in options.input if _input_name(text) in inputs),
         )
-        if not any(answer.nodes for answer in answers.values()):
-            remarks = dict.fromkeys(remark for answer in answers.values() for remark in answer.remarks)
+
+
+def _input_name(text: str) -> str:
+    return text.rpartition("=")[0]
+
+
+def _find_operators(component: Component) -> frozenset[str]:
+    return frozenset(node.op_type for node in component.file.graph.nodes)
+
+
+def _ensure_known(kind: str, names: Iterable[str], known: Mapping[str, frozenset[str]]) -> None:
+    everywhere = frozenset().union(*known.values())
+    for name in names:
+        if name not in everywhere:
+            raise UnknownName(kind, name, sorted(everywhere))
+
+
+def _select_queries(components: Sequence[Component], queries: Sequence[str]) -> dict[str, frozenset[str]]:
+    """By component: the queries that select a node of it. One that selects nothing in any of them is a UserError."""
+    selecting: dict[str, set[str]] = {component.name: set() for component in components}
+    for text in queries:
+        answers = list(answer_queries(text, [item.provenance for item in components], whole_modules=True))
+        if not any(answer.nodes for answer in answers):
+            remarks = dict.fromkeys(remark for answer in answers for remark in answer.remarks)
             hint = "; ".join(remarks) + ". Try it with `modelexport query`."
             raise UserError(f"the query selects nothing: {text}", hint)
-        selecting += [text] if answers[component].nodes else []
-    return tuple(selecting)
+        for component, answer in zip(components, answers, strict=True):
+            selecting[component.name] |= {text} if answer.nodes else set()
+    return {name: frozenset(texts) for name, texts in selecting.items()}
+
+
+def make_component_feeds(package: Package, count: int, seed: int) -> dict[Path, tuple[dict[str, np.ndarray], ...]]:
+    """By the file of a component: what it is fed while the package generates. Nothing of a package without a cache.
+
+    Caches are what the files themselves make of made-up tokens.
+    """
+    from modelexport.capture.onnxruntime.generated_feeds import make_steps
+
+    if not any(component.info.cache for component in package.components.values()):
+        return {}
+    files = {name: component.file for name, component in package.components.items()}
+    steps = make_steps(package.info, files, count, seed)
+    return {package[name].path: tuple(feeds) for name, feeds in steps.items()}
+
+
+def ensure_one_component(package: Package, only: Sequence[str], option: str, given: object) -> None:
+    """Raise UserError if arrays are given for several components: they take different inputs."""
+    if given and len(only or package.components) > 1:
+        raise UserError(
+            f"{option} is for one component, and {package.folder} has {len(package)}",
+            "Say which one: --component NAME; the others are copied, and can be changed afterwards.",
+        )
 
 
 def find_number_type(tool: str) -> str:

@@ -16,13 +16,15 @@ from pathlib import Path
 from types import MappingProxyType
 
 from modelexport.api.package import Component, Package, open_package
-from modelexport.errors import FileUnwritable
+from modelexport.errors import FileUnwritable, UserError
 from modelexport.graph.file.external import data_files
 from modelexport.graph.file.folder import staged_folder
 from modelexport.graph.file.metadata import sidecar_path
-from modelexport.graph.file.package import write_package
+from modelexport.graph.file.package import digest_file, write_description, write_package
 from modelexport.graph.file.reading import ModelFile, open_model
 from modelexport.graph.file.sharing import rename_data, share_data
+from modelexport.graph.file.tagged_file import open_tagged
+from modelexport.graph.file.writing import save_model
 from modelexport.record.package import ComponentInfo, PackageInfo
 from modelexport.targets.catalogue import TARGETS, find_contract
 from modelexport.targets.contract import CONFIG, Contract, write_json
@@ -61,6 +63,45 @@ def rewrite_package(
         _list_external(folder, described, contract)
         write_package(folder, described)
     return open_package(output)
+
+
+def repair_package(package: Package, output: Path | None = None) -> tuple[Package, dict[str, int]]:
+    """The keys on nodes written anew from the records: in place, or in a new package. Nodes changed, by component.
+
+    In place, a file that is not the one of the package is left alone: its digest would say that it is.
+    """
+    from modelexport.inspect.validate import repair_keys
+
+    repaired = {name: repair_keys(open_tagged(component.path)) for name, component in package.components.items()}
+    changed = {name: count for name, count in repaired.items() if count}
+
+    def write(component: Component, target: Path) -> None:
+        copy_tagged(component, target)
+        file = open_tagged(target)
+        repair_keys(file)
+        save_model(file, target)
+
+    if output is not None:
+        return rewrite_package(package, output, write), repaired
+    # All files are looked at before the first is written: either the package is repaired or it is as it was.
+    for name in changed:
+        path, listed = package[name].path, package.info.files[package[name].info.file]
+        if digest_file(path) != listed:
+            raise UserError(
+                f"{path} is not the file that the package was written with",
+                "Repair into a new package, which lists it as it is: -o FOLDER.",
+            )
+    for name in changed:
+        file = open_tagged(package[name].path)
+        repair_keys(file)
+        save_model(file, file.path)
+    if not changed:
+        return package, {}
+    files = {package[name].info.file: digest_file(package[name].path) for name in changed}
+    # Not all digests: another file may have been changed by somebody else, and `validate` has to say so.
+    info = replace(package.info, files={**package.info.files, **files})
+    write_description(package.folder, info)
+    return open_package(package.folder), changed
 
 
 def ensure_apart_from(package: Package, output: Path) -> None:
@@ -109,7 +150,7 @@ def _list_external(folder: Path, info: PackageInfo, contract: Contract) -> None:
     path = folder / CONFIG
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # it is not the consumer's, and was copied as it is
+    except (OSError, ValueError, RecursionError):  # it is not the consumer's, and was copied as it is
         return
     external = frozenset(item.file for item in info.components if item.data)
     after = contract.list_external(before, external) if isinstance(before, dict) else before
@@ -148,6 +189,13 @@ def copy_component(component: Component, target: Path) -> None:
         if not (folder / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(component.folder / name, folder / name)
+
+
+def copy_tagged(component: Component, path: Path) -> None:
+    copy_component(component, path)
+    beside = sidecar_path(component.path)
+    if beside.is_file():
+        shutil.copyfile(beside, sidecar_path(path))
 
 
 @dataclass(frozen=True)

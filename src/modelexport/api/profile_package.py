@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,9 @@ import numpy as np
 
 from modelexport.api.environment import Clock, Progress
 from modelexport.api.package import Package, open_package
-from modelexport.api.profile import ProfileSettings, profile_feed
-from modelexport.errors import UserError
+from modelexport.api.profile_run import ProfileSettings, profile_feed
+from modelexport.errors import InputError, RuntimeFailed, UserError
+from modelexport.graph.file.context import Context, find_context
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.record.hierarchy import ROOT, lineage_of
 from modelexport.record.provenance import Provenance
@@ -31,13 +33,46 @@ if TYPE_CHECKING:
 # Roles of nodes that only attention has; the modules of these nodes attend.
 _ATTENDING = frozenset({"attention.scores", "attention.softmax", "attention.context"})
 _PREFILL, _DECODE = "prefill", "decode"
+_PROMPT, _NEW_TOKENS = 512, 64
+
+
+@dataclass(frozen=True)
+class GenerationSizes:
+    """Numbers of tokens; see `profile_package`."""
+
+    prompt: int | None = None
+    new_tokens: int | None = None
+    past: tuple[int, ...] = ()
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        numbers = {"prompt": self.prompt, "new_tokens": self.new_tokens, "batch": self.batch}
+        for name, number in (*numbers.items(), *(("past", length) for length in self.past)):
+            if number is not None and number < 1:
+                raise UserError(f"{name} is {number}", "Give 1 or more.")
+
+    def fit(self, context: Context | None) -> tuple[int, int]:
+        """The prompt and the new tokens; what nobody asked for is what there is room for. UserError for more."""
+        if context is None:
+            return self.prompt or _PROMPT, self.new_tokens or _NEW_TOKENS
+        room, is_shared = context.length, context.is_shared
+        # A fourth of a small context is for new tokens, as 64 of 512 and more would leave no room for a prompt.
+        new_tokens = self.new_tokens or min(_NEW_TOKENS, max(room // 4, 1))
+        prompt = self.prompt or max(min(_PROMPT, room - new_tokens if is_shared else room), 1)
+        longest = max(prompt + new_tokens if is_shared else max(prompt, new_tokens), *(n + 1 for n in self.past), 0)
+        if longest > room:
+            raise InputError(
+                f"{longest} tokens are more than the model's context of {room}",
+                "Give a shorter --prompt, fewer --new-tokens, or a shorter --past.",
+            )
+        return prompt, new_tokens
 
 
 def profile_package(  # noqa: PLR0913 - the keywords are the command line's options
     package: str | Path | Package,
     *,
-    prompt: int = 512,
-    new_tokens: int = 64,
+    prompt: int | None = None,
+    new_tokens: int | None = None,
     past: Sequence[int] = (),
     batch: int = 1,
     runs: int = 20,
@@ -50,32 +85,35 @@ def profile_package(  # noqa: PLR0913 - the keywords are the command line's opti
 ) -> PackageProfile:
     """Run a package on made-up tokens, and charge the time of every kernel to the module whose work it does.
 
-    prompt      tokens of the prefill
-    new_tokens  decode steps behind it
+    prompt      tokens of the prefill; 512 if it is left out, or what the model's context has room for
+    new_tokens  decode steps behind it; 64 if it is left out, or fewer in the same way
     past        lengths of the past at which one more decode step is profiled
     Other keywords are those of `profile`.
     """
-    from modelexport.capture.onnxruntime.generated_feeds import GeneratedFeeds
-
-    for name, number in (
-        ("prompt", prompt),
-        ("new_tokens", new_tokens),
-        ("batch", batch),
-        *(("past", n) for n in past),
-    ):
-        if number < 1:
-            raise UserError(f"{name} is {number}", "Give 1 or more.")
     opened = package if isinstance(package, Package) else open_package(package)
     settings = ProfileSettings(runs, warmup, optimization, tuple(providers), threads)
-    clock = Clock(progress)
-    files = {name: component.file for name, component in opened.components.items()}
-    phases = _Phases(GeneratedFeeds(opened.info, files, seed), files, settings, batch, clock)
-    times = phases.time_chain(prompt, new_tokens)
+    lengths = GenerationSizes(prompt, new_tokens, tuple(past), batch)
+    return profile_opened_package(opened, lengths, settings, seed, Clock(progress))
+
+
+def profile_opened_package(
+    package: Package, lengths: GenerationSizes, settings: ProfileSettings, seed: int, clock: Clock
+) -> PackageProfile:
+    from modelexport.capture.onnxruntime.generated_feeds import GeneratedFeeds
+
+    files = {name: component.file for name, component in package.components.items()}
+    prompt, new_tokens = lengths.fit(find_context(package.folder))
+    phases = _Phases(GeneratedFeeds(package.info, files, seed), files, settings, lengths.batch, clock)
+    try:
+        times = phases.time_chain(prompt, new_tokens)
+    except RuntimeFailed as error:
+        phases.explain_length(prompt + new_tokens, error)
+        raise
     profiled = (*phases.profile_prompt(prompt), phases.profile_step(prompt + new_tokens // 2))
-    profiled += tuple(phases.profile_step(length) for length in past)
+    profiled += tuple(phases.profile_step(length) for length in lengths.past)
     notes = tuple(dict.fromkeys(note for phase in profiled for note in phase.profile.notes))
     return PackageProfile(
-        str(opened.folder), batch, prompt, new_tokens, *times, profiled, notes=notes, seconds=clock.seconds
+        str(package.folder), lengths.batch, prompt, new_tokens, *times, profiled, notes=notes, seconds=clock.seconds
     )
 
 
@@ -102,6 +140,22 @@ class _Phases:
                 self._feeds.run_step(self._batch)
             end = time.perf_counter()
         return ChainTime(self._batch * prompt, middle - start), ChainTime(self._batch * new_tokens, end - middle)
+
+    def explain_length(self, tokens: int, error: RuntimeFailed) -> None:
+        """Raise InputError if a shorter prompt runs: files whose table of positions ends fail inside ONNX Runtime."""
+        runs, fails = 0, tokens + 1
+        while fails - runs > 1:
+            middle = (runs + fails) // 2
+            try:
+                self._feeds.run_prompt(self._batch, middle)
+                runs = middle
+            except RuntimeFailed:
+                fails = middle
+        if 0 < runs < tokens:
+            raise InputError(
+                f"the files cannot run {tokens} tokens: {runs} are the most that they have positions for",
+                "Give a shorter --prompt, or fewer --new-tokens.",
+            ) from error
 
     def profile_prompt(self, prompt: int) -> Iterator[PhaseProfile]:
         for component, feed in self._feeds.run_prompt(self._batch, prompt).items():

@@ -10,26 +10,38 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import onnx
 
 from modelexport.api.environment import Clock, Progress
+from modelexport.api.keywords import QuantizeKeywords
 from modelexport.api.opening import open_file
 from modelexport.api.options import as_sequence, ensure_known, parse_embedding
+from modelexport.api.package import Package, find_package, not_a_package
+from modelexport.api.package_tools import (
+    PackageTarget,
+    ToolOptions,
+    ensure_one_component,
+    make_component_feeds,
+    run_on_package,
+)
 from modelexport.api.run_tool import ToolRun, run_tools
 from modelexport.api.writing import ensure_apart
+from modelexport.capture.onnxruntime.calibration import calibration_feeds
+from modelexport.capture.onnxruntime.generated_feeds import sample_steps
+from modelexport.capture.onnxruntime.inputs import SampleRequest, describe_made
 from modelexport.errors import ExtraMissing, UnknownName, UserError, quote_argument
-from modelexport.graph.file.metadata import ensure_flat
+from modelexport.graph.file.metadata import EmbedOptions, ensure_flat
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.inspect.query.answer import find_nodes
 from modelexport.record.lineage import is_changed_by
 from modelexport.record.provenance import NodeEntry
-from modelexport.record.results.files import QuantizeResult
+from modelexport.record.results.files import PackageChange, QuantizeResult
 from modelexport.transform.select.catalogue import ORT_EXCLUDE, names_of
 from modelexport.transform.select.dialect import Selection, name_problems
 from modelexport.transform.select.dialect import check as check_selection
@@ -52,8 +64,14 @@ _NOTHING = (
 )
 
 
+@overload
+def quantize(file: str | Path, output: str | Path, **options: Unpack[QuantizeKeywords]) -> QuantizeResult | Any: ...
+@overload
+def quantize(
+    file: Package, output: str | Path, **options: Unpack[QuantizeKeywords]
+) -> PackageChange[QuantizeResult]: ...
 def quantize(  # noqa: PLR0913 - the keywords are the command line's options
-    file: str | Path,
+    file: str | Path | Package,
     output: str | Path,
     *,
     exclude: str | Sequence[str] = (),
@@ -74,10 +92,13 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     embed: str = "full",
     check: bool = True,
     report: bool = False,
+    components: Sequence[str] = (),
+    force: bool = False,
     progress: Progress | None = None,
-) -> QuantizeResult:
+) -> QuantizeResult | PackageChange[QuantizeResult]:
     """Quantize a file with ONNX Runtime, and carry its record to what comes out.
 
+    file         or a package: every component is quantized, and what comes out is a package for the same consumer
     exclude      queries; what any of them means is left in float; modules named by path or class with all inside
     include      queries, in the same way; nothing but what one of them means is quantized
     static       activations too, by what they are while the model runs
@@ -87,6 +108,8 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     weight_type  int8 by default; int4 and uint4 without `static`: matrix products become MatMulNBits
     block_size   how many weights share a scale, for int4 and uint4 without `static`
     report       compare with `file` module by module
+    components   of a package, the names of those that are quantized; others are copied
+    force        of a package: write into a folder that is not empty
     """
     types = tuple(as_sequence(op_types))
     settings = _settings(static, quant_format, method, weight_type, activation_type)
@@ -98,31 +121,97 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
         raise UserError("a dynamic quantizer looks at no samples", "Add --static, or leave --calibration out.")
     if samples < 1:
         raise UserError(f"samples is {samples}", "Give 1 or more.")
-    embedding, target, path = parse_embedding(embed, "torch", False), Path(output), Path(file)
+    queries = tuple(as_sequence(exclude)), tuple(as_sequence(include))
+    embedding, made = parse_embedding(embed, "torch", False), SampleRequest(samples, seed, tuple(input))
+    request = _Request(settings, static, *queries, data, made, embedding, check, report)
+    if (package := find_package(file)) is not None:
+        target = PackageTarget(Path(output), tuple(components), weight_type or "int8", force)
+        return _quantize_package(package, request, target, progress)
+    if components:
+        raise not_a_package(file, components[0])
+    return _quantize_file(Path(file), request, Path(output), progress)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is asked for; see `quantize`.
+
+    data   files with samples
+    made   inputs that are made where there are no files
+    feeds  inputs that a package has made for one of its files
+    """
+
+    settings: Quantization
+    static: bool
+    exclude: tuple[str, ...]
+    include: tuple[str, ...]
+    data: tuple[Path, ...]
+    made: SampleRequest
+    embedding: EmbedOptions
+    check: bool
+    report: bool
+    feeds: tuple[Feed, ...] = ()
+
+    @property
+    def wants_inputs(self) -> bool:
+        """A dynamic quantizer that is not checked needs none, and making some may fail."""
+        return self.static or self.check or self.report
+
+    def make_inputs(self, opened: TaggedFile) -> tuple[Feed, ...]:
+        if self.feeds or not self.wants_inputs:
+            return self.feeds
+        # A calibration file holds many samples along its first axis, a file of inputs is a single one.
+        return tuple(calibration_feeds(opened.proto, self.data) if self.data else sample_steps(opened, self.made))
+
+
+def _quantize_package(
+    package: Package, request: _Request, target: PackageTarget, progress: Progress | None
+) -> PackageChange[QuantizeResult]:
+    """Every component; a cache is one that the package itself has made."""
+    ensure_one_component(package, target.only, "--calibration", request.data)
+    # Whoever gives shapes wants inputs in them, and a run of the package would have others.
+    is_made = request.wants_inputs and not request.data and not request.made.shapes
+    feeds = make_component_feeds(package, request.made.count, request.made.seed) if is_made else {}
+
+    def quantize_component(file: Path, path: Path, options: ToolOptions) -> QuantizeResult:
+        asked = replace(
+            request,
+            settings=replace(request.settings, op_types=options.op_types),
+            exclude=options.exclude,
+            include=options.include,
+            made=replace(request.made, shapes=options.input),
+            feeds=feeds.get(file, ()),
+        )
+        return _quantize_file(file, asked, path, progress)
+
+    options = ToolOptions(request.exclude, request.include, request.settings.op_types, request.made.shapes)
+    return run_on_package(package, target, options, quantize_component)
+
+
+def _quantize_file(path: Path, request: _Request, target: Path, progress: Progress | None) -> QuantizeResult:
     ensure_model_target(target)
     clock = Clock(progress)
     with clock.step("read"):
         opened = open_file(path)
         ensure_apart(target, path)
         ensure_flat(opened.proto, str(path))  # quantizers do not look into functions
-        job = _Job(opened, settings)
-        job.choose(as_sequence(exclude), as_sequence(include))
-        # A dynamic quantizer that is not checked needs no inputs, and making some may fail.
-        wanted = static or check or report
-        feeds = tuple(_feeds(opened, data, input, samples, seed)) if wanted else ()
-    if static and not data:
+        job = _Job(opened, request.settings)
+        job.choose(request.exclude, request.include)
+        feeds = request.make_inputs(opened)
+    if request.static and not request.data:
         job.notes.append(f"calibrated on {len(feeds)} made-up inputs: give samples of real ones with --calibration")
     tool = quantizers.make_quantizer(job.settings)
     tool = replace(tool, remedy=tool.remedy or _propose_remedy(opened, job.settings))
-    giving, made = "--calibration FILE.npz" if static else "", "" if data else _describe_made(feeds)
-    run = ToolRun([(tool, "")], tool.name, target, embedding, feeds, check, job.renamed, giving, made)
+    giving = "--calibration FILE.npz" if request.static else ""
+    made = describe_made(feeds[0]) if feeds and not request.data and not request.feeds else ""
+    run = ToolRun([(tool, "")], tool.name, target, request.embedding, feeds, request.check, job.renamed, giving, made)
     result = QuantizeResult(run_tools(opened, run, clock), job.excluded, job.included, tuple(job.notes))
     written = result.path
     if written is None:
         return result
     if _count_narrow(open_tagged(written)) <= _count_narrow(opened):
         result = replace(result, notes=(*result.notes, _NOTHING))
-    if not report:
+    if not request.report:
         return result
     from modelexport.api.verify import verify
 
@@ -242,21 +331,3 @@ class _Job:
                 self.notes.append(
                     f"none of the {len(entries)} nodes that are {verb} is of a kind that this quantizer quantizes"
                 )
-
-
-def _describe_made(feeds: Sequence[Feed]) -> str:
-    from modelexport.capture.onnxruntime.inputs import describe_made
-
-    return describe_made(feeds[0]) if feeds else ""
-
-
-def _feeds(
-    opened: TaggedFile, data: tuple[Path, ...], shapes: Sequence[str], samples: int, seed: int
-) -> Iterator[Feed]:
-    from modelexport.capture.onnxruntime.calibration import calibration_feeds
-    from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
-
-    # A calibration file holds many samples along its first axis, a file of inputs is a single one.
-    if data:
-        return calibration_feeds(opened.proto, data)
-    return sample_feeds(opened.proto, opened.graph, SampleRequest(samples, seed, tuple(shapes)))

@@ -5,7 +5,8 @@
     cost("bert.onnx", {"batch": 8})                         # FLOPs as numbers; without sizes as polynomials
 
 Each opens the file once (`TaggedFile`) and hands it to its room in `inspect/`. A file without a record is asked with
-the modules that it tells of itself (`api/opening`).
+the modules that it tells of itself (`api/opening`). The path of a package, and an opened one, go to `package_reading`.
+A type checker cannot tell the path of a folder from that of a file: the result is then that of a file, or `Any`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from modelexport.api.opening import note_source, open_file
-from modelexport.api.package import Package, ensure_packages
+from modelexport.api.package import Package, find_package, find_packages
 from modelexport.errors import UserError, nearest_name
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, read_sidecar
 from modelexport.inspect.analyze import Analysis, analyze_file
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from modelexport.inspect.package.pairs import PackagePair
     from modelexport.inspect.package.validate import PackageValidation
     from modelexport.inspect.validate import Validation
+    from modelexport.record.package_provenance import PackageProvenance
 
 # Names of axes that an error lists.
 _SHOWN = 12
@@ -40,8 +42,17 @@ _SHOWN = 12
 _LARGEST = 2**63 - 1
 
 
-def load(path: str | Path) -> Provenance:
-    """What is known about an ONNX file, for exactly the nodes that it has; or a sidecar as it is, without tensors."""
+@overload
+def load(path: str | Path) -> Provenance | Any: ...
+@overload
+def load(path: Package) -> PackageProvenance: ...
+def load(path: str | Path | Package) -> Provenance | PackageProvenance:
+    """What is known about an ONNX file, for exactly the nodes that it has; or a sidecar as it is, without tensors.
+
+    Of a package: one module tree, and the records of the files by component.
+    """
+    if (package := find_package(path)) is not None:
+        return package.provenance
     path = Path(path)
     if path.suffix == ".json":
         return read_sidecar(path)
@@ -49,21 +60,21 @@ def load(path: str | Path) -> Provenance:
 
 
 @overload
-def analyze(path: str | Path, filter_tag: str | None = None) -> Analysis: ...
+def analyze(path: str | Path, filter_tag: str | None = None) -> Analysis | Any: ...
 @overload
 def analyze(path: Package, filter_tag: str | None = None) -> PackageAnalysis: ...
 def analyze(path: str | Path | Package, filter_tag: str | None = None) -> Analysis | PackageAnalysis:
     """What a file or a package consists of, module by module. `filter_tag` keeps the nodes whose tag contains it."""
-    if isinstance(path, Package):
+    if (package := find_package(path)) is not None:
         from modelexport.api.package_reading import analyze_package
 
-        return analyze_package(path, filter_tag)
+        return analyze_package(package, filter_tag)
     file = open_file(Path(path))
     return replace(analyze_file(file, filter_tag), notes=note_source(file))
 
 
 @overload
-def query(source: str | Path | Provenance, text: str) -> tuple[NodeEntry, ...]: ...
+def query(source: str | Path | Provenance, text: str) -> tuple[NodeEntry, ...] | Any: ...
 @overload
 def query(source: Package, text: str) -> tuple[tuple[str, NodeEntry], ...]: ...
 def query(
@@ -77,24 +88,24 @@ def query(
 
 
 @overload
-def answer(source: str | Path | Provenance, text: str) -> Answer: ...
+def answer(source: str | Path | Provenance, text: str) -> Answer | Any: ...
 @overload
 def answer(source: Package, text: str) -> PackageAnswer: ...
 def answer(source: str | Path | Provenance | Package, text: str) -> Answer | PackageAnswer:
     """The same with what it was asked of, and the reason where there are no nodes."""
-    if isinstance(source, Package):
+    if not isinstance(source, Provenance) and (package := find_package(source)) is not None:
         from modelexport.api.package_reading import answer_package
 
-        return answer_package(source, text)
+        return answer_package(package, text)
     if isinstance(source, Provenance) or Path(source).suffix == ".json":
-        return answer_query(text, source if isinstance(source, Provenance) else load(source))
+        return answer_query(text, source if isinstance(source, Provenance) else read_sidecar(Path(source)))
     file = open_file(Path(source))
     answered = answer_query(text, file.provenance_with_edges)
     return replace(answered, remarks=(*answered.remarks, *file.stale_notes), notes=note_source(file))
 
 
 @overload
-def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost: ...
+def cost(source: str | Path, at: Mapping[str, int] | None = None) -> Cost | Any: ...
 @overload
 def cost(source: Package, at: Mapping[str, int] | None = None) -> PackageCost: ...
 def cost(source: str | Path | Package, at: Mapping[str, int] | None = None) -> Cost | PackageCost:
@@ -104,10 +115,10 @@ def cost(source: str | Path | Package, at: Mapping[str, int] | None = None) -> C
     """
     sizes = dict(at or {})
     ensure_sizes(sizes)
-    if isinstance(source, Package):
+    if (package := find_package(source)) is not None:
         from modelexport.api.package_reading import cost_package
 
-        return cost_package(source, sizes)
+        return cost_package(package, sizes)
     opened = open_file(Path(source))
     counted = count(str(source), opened, opened.provenance, sizes)
     # After the count, which knows the axes of all inputs by their names.
@@ -116,15 +127,15 @@ def cost(source: str | Path | Package, at: Mapping[str, int] | None = None) -> C
 
 
 @overload
-def compare(a: str | Path, b: str | Path) -> Comparison: ...
+def compare(a: str | Path, b: str | Path) -> Comparison | Any: ...
 @overload
 def compare(a: Package, b: Package) -> PackagePair[Comparison]: ...
 def compare(a: str | Path | Package, b: str | Path | Package) -> Comparison | PackagePair[Comparison]:
     """How two files differ, module by module; or two packages, file by file."""
-    if isinstance(a, Package) or isinstance(b, Package):
+    if (packages := find_packages(a, b)) is not None:
         from modelexport.api.package_reading import pair_packages
 
-        return pair_packages(*ensure_packages(a, b), compare)
+        return pair_packages(*packages, compare)
     from modelexport.inspect.compare import compare_files
 
     files = open_file(Path(a)), open_file(Path(b))
@@ -138,7 +149,7 @@ def validate(
     repair: bool = False,
     output: str | Path | None = None,
     require_record: bool = False,
-) -> Validation: ...
+) -> Validation | Any: ...
 @overload
 def validate(
     path: Package,
@@ -157,21 +168,24 @@ def validate(
     """Check a file, its record and its tags, or a package with all of its files. Whatever is wrong is a finding.
 
     check_consistency  also look for attributions that dataflow rules out
-    repair             first rewrite the keys on the nodes from the record, in place or into `output`
+    repair             first rewrite the keys on the nodes from the record, in place or into `output`; of a package, a
+                       folder
     require_record     that there is no record is an error, and not a warning
     """
-    if isinstance(path, Package):
+    if (package := find_package(path)) is not None:
         from modelexport.api.package_reading import validate_package
+        from modelexport.api.package_writing import repair_package
 
-        if repair:
-            raise UserError("--repair takes one file, and not a package", "Give one of the .onnx files in it.")
-        return validate_package(path, check_consistency=check_consistency, require_record=require_record)
+        target = None if output is None else Path(output)
+        package, repaired_nodes = repair_package(package, target) if repair else (package, {})
+        validation = validate_package(package, check_consistency=check_consistency, require_record=require_record)
+        return validation.with_repairs(repaired_nodes)
     from modelexport.inspect.validate import run_checks
 
     file = open_tagged(Path(path))
     repaired, written = _repair_keys(file, None if output is None else Path(output)) if repair else (0, "")
-    validation = run_checks(file, check_consistency=check_consistency, require_record=require_record)
-    return replace(validation, repaired=repaired, written=written)
+    checked = run_checks(file, check_consistency=check_consistency, require_record=require_record)
+    return replace(checked, repaired=repaired, written=written)
 
 
 def _repair_keys(file: TaggedFile, output: Path | None) -> tuple[int, str]:

@@ -18,11 +18,13 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from modelexport.api.environment import Clock, Progress
+from modelexport.api.keywords import RunToolKeywords
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import parse_embedding
+from modelexport.api.package import Package, find_package, not_a_package
 from modelexport.api.relink import relink_graph
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import ExtraMissing, FileUnreadable, ModelExportError, ToolFailed, UserError, quote_argument
@@ -31,7 +33,7 @@ from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_t
 from modelexport.graph.file.writing import ensure_model_target, save_model
 from modelexport.graph.soundness import are_same, ensure_sound
 from modelexport.record.lineage import is_changed_by
-from modelexport.record.results.files import RelinkResult, ToolInfo
+from modelexport.record.results.files import PackageChange, RelinkResult, ToolInfo
 
 if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed, Tool
@@ -40,8 +42,16 @@ if TYPE_CHECKING:
 _MESSAGE_LINES = 3
 
 
+@overload
+def run_tool(
+    file: str | Path, tool: str, output: str | Path, **options: Unpack[RunToolKeywords]
+) -> RelinkResult | Any: ...
+@overload
+def run_tool(
+    file: Package, tool: str, output: str | Path, **options: Unpack[RunToolKeywords]
+) -> PackageChange[RelinkResult]: ...
 def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
-    file: str | Path,
+    file: str | Path | Package,
     tool: str,
     output: str | Path,
     *,
@@ -51,35 +61,108 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
     seed: int = 0,
     embed: str = "full",
     check: bool = True,
+    components: Sequence[str] = (),
+    force: bool = False,
     progress: Progress | None = None,
-) -> RelinkResult:
+) -> RelinkResult | PackageChange[RelinkResult]:
     """Run a tool, or several one after the other (`int8+ort:all`), and carry the record to what comes out.
 
     inputs, input  for quantizers that look at the model while it runs, and for the check; made where they are left out
     samples        how many inputs are made
     check          whether ONNX Runtime can run what the tool made
+    components     of a package, the names of those that the tool runs on; others are copied
+    force          of a package: write into a folder that is not empty
     """
-    from modelexport.capture.onnxruntime.inputs import SampleRequest, describe_made, sample_feeds
     from modelexport.transform.tools.catalogue import parse_chain
 
-    chain = parse_chain(tool)
-    embedding = parse_embedding(embed, "torch", False)
-    path, target = Path(file), Path(output)
-    ensure_model_target(target)
     if samples < 1:
         raise UserError(f"samples is {samples}", "Give 1 or more.")
+    request = _Request(
+        tool,
+        parse_chain(tool),
+        parse_embedding(embed, "torch", False),
+        tuple(input),
+        None if inputs is None else Path(inputs),
+        samples,
+        seed,
+        check,
+    )
     clock = Clock(progress)
+    if (package := find_package(file)) is not None:
+        return _run_on_package(package, request, Path(output), (tuple(components), force), clock)
+    if components:
+        raise not_a_package(file, components[0])
+    return _run_on_file(Path(file), request, Path(output), clock)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is asked for; see `run_tool`.
+
+    feeds  inputs that somebody has made already, in place of those that are made here
+    """
+
+    label: str
+    chain: Sequence[tuple[Tool, str]]
+    embedding: EmbedOptions
+    input: tuple[str, ...]
+    inputs: Path | None
+    samples: int
+    seed: int
+    check: bool
+    feeds: tuple[Feed, ...] = ()
+
+    @property
+    def wants_inputs(self) -> bool:
+        return self.check or any(step.calibrates for step, _ in self.chain)
+
+
+def _run_on_package(
+    package: Package, request: _Request, output: Path, where: tuple[tuple[str, ...], bool], clock: Clock
+) -> PackageChange[RelinkResult]:
+    """The tool on every component; a cache is one that the package itself has made."""
+    from modelexport.api.package_tools import (
+        PackageTarget,
+        ToolOptions,
+        ensure_one_component,
+        find_number_type,
+        make_component_feeds,
+        run_on_package,
+    )
+
+    components, force = where
+    ensure_one_component(package, components, "--inputs", request.inputs)
+    target = PackageTarget(output, components, find_number_type(request.label), force)
+    # The same as in quantize: given inputs and shapes go before steps of the package.
+    is_made = request.wants_inputs and not request.input and request.inputs is None
+    feeds = make_component_feeds(package, request.samples, request.seed) if is_made else {}
+
+    def run_on_component(file: Path, path: Path, options: ToolOptions) -> RelinkResult:
+        asked = replace(request, input=options.input, feeds=feeds.get(file, ()))
+        return _run_on_file(file, asked, path, clock)
+
+    return run_on_package(package, target, ToolOptions(input=request.input), run_on_component)
+
+
+def _run_on_file(path: Path, request: _Request, target: Path, clock: Clock) -> RelinkResult:
+    from modelexport.capture.onnxruntime.generated_feeds import sample_steps
+    from modelexport.capture.onnxruntime.inputs import SampleRequest, describe_made
+
+    ensure_model_target(target)
     with clock.step("read"):
         opened = open_file(path)
         ensure_apart(target, path)
         # Most tools inline functions or leave them alone; either way the modules inside could not be followed.
         ensure_flat(opened.proto, str(path))
-        wanted = check or any(step.calibrates for step, _ in chain)
         # Inputs are made before the first tool runs: the check and every calibrating tool get the same ones.
-        request = SampleRequest(samples, seed, tuple(input), () if inputs is None else (Path(inputs),))
-        feeds = tuple(sample_feeds(opened.proto, opened.graph, request)) if wanted else ()
-    made = describe_made(feeds[0]) if feeds and inputs is None else ""
-    return run_tools(opened, ToolRun(chain, tool, target, embedding, feeds, check, made=made), clock)
+        given = () if request.inputs is None else (request.inputs,)
+        sampled = SampleRequest(request.samples, request.seed, request.input, given)
+        feeds = request.feeds
+        if not feeds and request.wants_inputs:
+            feeds = tuple(sample_steps(opened, sampled))
+    made = describe_made(feeds[0]) if feeds and not given and not request.feeds else ""
+    run = ToolRun(request.chain, request.label, target, request.embedding, feeds, request.check, made=made)
+    return run_tools(opened, run, clock)
 
 
 def list_tools() -> tuple[ToolInfo, ...]:

@@ -8,16 +8,16 @@ torch, runs a model or reads a weight.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import as_sequence, ensure_known
-from modelexport.api.package import Package
+from modelexport.api.package import Component, Package, find_package
 from modelexport.api.package_reading import answer_package
-from modelexport.api.package_writing import WrittenFolder, ensure_apart_from, place_files
+from modelexport.api.package_writing import WrittenFolder, ensure_apart_from, place_files, rewrite_package
 from modelexport.api.writing import ensure_apart, stage_copy
 from modelexport.errors import FileUnwritable, UserError
 from modelexport.graph.file.atomic import ensure_writable, staging
@@ -69,7 +69,7 @@ def select(
     device: Sequence[str] = (),
     label: Sequence[str] = (),
     force: bool = False,
-) -> Selected: ...
+) -> Selected | Any: ...
 @overload
 def select(
     source: Package,
@@ -99,7 +99,8 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
 
     dialect    ort-exclude, layer-ann, olive-split, modelopt, tensorrt or names
     output     where the text goes; for layer-ann, the annotated model; for a package, a folder with one for each file
-    named      where to write a copy of the model in which every node has a name that the tool can be told
+    named      where to write a copy of the model in which every node has a name that the tool can be told; of a
+               package, a folder
     precision  for tensorrt: fp32 if it is left out
     device     for layer-ann, one for each query or one for all: gpu if it is left out
     label      for layer-ann, one for each query
@@ -107,17 +108,23 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     """
     chosen = DIALECTS[ensure_known("tool", dialect, list(DIALECTS))]
     settings = Settings(precision, tuple(as_sequence(device)), tuple(as_sequence(label)))
-    if isinstance(source, Package):
-        if named is not None:
-            raise UserError("--named takes one file, and not a package", "Give one of the .onnx files in it.")
-        return _select_in_package(
-            source, query, chosen, settings, None if output is None else Path(output), force=force
-        )
-    return _select_nodes(source, query, chosen, settings, output, named)
+    if (package := find_package(source)) is not None:
+        folders = _Folders(None if output is None else Path(output), None if named is None else Path(named), force)
+        return _select_in_package(package, query, chosen, settings, folders)
+    return _select_nodes(Path(source), query, chosen, settings, output, named)
+
+
+@dataclass(frozen=True)
+class _Folders:
+    """Where lists of a package go, and the package whose nodes have names; None for what is not written."""
+
+    output: Path | None
+    named: Path | None
+    force: bool
 
 
 def _select_nodes(
-    source: str | Path,
+    source: Path,
     query: str | Sequence[str],
     chosen: Dialect,
     settings: Settings,
@@ -126,7 +133,7 @@ def _select_nodes(
 ) -> Selected:
     targets = _targets(chosen, output, named)
     _check_settings(chosen, settings)
-    opened = open_file(Path(source))
+    opened = open_file(source)
     for target in targets:
         ensure_apart(target, opened.path)
     queries = as_sequence(query)
@@ -162,22 +169,20 @@ def _select_nodes(
     )
 
 
-_SELECTION_ENDINGS = {"ort-exclude": "json", "olive-split": "json", "modelopt": "json", "layer-ann": "onnx"}
-
-
 def _select_in_package(
     package: Package,
     query: str | Sequence[str],
     dialect: Dialect,
     settings: Settings,
-    output: Path | None = None,
-    *,
-    force: bool = False,
+    folders: _Folders,
 ) -> WrittenFolder:
     """What another tool is told about every component in which the queries select something.
 
     Several components are several files in a folder; the selection of a single one can do without.
     """
+    output, named = folders.output, folders.named
+    if output is not None and named is not None and output.resolve() == named.resolve():
+        raise FileUnwritable("the lists and the named package would be one folder", "Give each of them its own.")
     chosen = _find_selected(package, as_sequence(query))
     if output is None and len(chosen) > 1:
         raise UserError(
@@ -185,21 +190,54 @@ def _select_in_package(
             "Say which folder the lists go to: -o FOLDER; or give one of the .onnx files.",
         )
 
-    def select_in(name: str, target: Path | None) -> Selected:
-        return _select_nodes(package[name].path, query, dialect, settings, target, None)
-
     notes = [f"nothing is selected in {name}" for name in package if name not in chosen]
     if output is None:
-        selected = select_in(chosen[0], None)
+        lists: dict[str, Path | None] = {chosen[0]: None}
+        selected = _select_components(package, query, dialect, settings, lists, folders)[chosen[0]]
         return WrittenFolder(None, {}, selected.text, (*notes, *selected.notes))
     ensure_apart_from(package, output)
     names: dict[str, list[str]] = {}
-    with staged_folder(output, force=force) as folder:
-        for name in chosen:
-            selected = select_in(name, folder / f"{name}.{_ENDINGS.get(dialect.name, 'txt')}")
-            names[name] = [path.name for path in selected.files]
+    with staged_folder(output, force=folders.force) as folder:
+        ending = _ENDINGS.get(dialect.name, "txt")
+        lists = {name: folder / f"{name}.{ending}" for name in chosen}
+        for name, selected in _select_components(package, query, dialect, settings, lists, folders).items():
+            names[name] = [path.name for path in selected.files if path.parent == folder]
             notes += [f"{name}: {note}" for note in (*selected.notes, f"{len(selected.nodes)} nodes selected")]
     return WrittenFolder(output, place_files(names, output), notes=tuple(notes))
+
+
+def _select_components(
+    package: Package,
+    query: str | Sequence[str],
+    dialect: Dialect,
+    settings: Settings,
+    lists: Mapping[str, Path | None],
+    folders: _Folders,
+) -> dict[str, Selected]:
+    """What is selected in these components, which are named by where their lists go; and the package with names."""
+    selected: dict[str, Selected] = {}
+
+    def select_in(component: Component, copy: Path | None) -> None:
+        if component.name in lists:
+            output = lists[component.name]
+            selected[component.name] = _select_nodes(component.path, query, dialect, settings, output, copy)
+        elif copy is not None:
+            _write_named(component, dialect, copy)
+
+    if folders.named is not None:
+        rewrite_package(package, folders.named, select_in, force=folders.force)
+        return selected
+    for name in lists:
+        select_in(package[name], None)
+    return selected
+
+
+def _write_named(component: Component, dialect: Dialect, target: Path) -> None:
+    """A component in which nothing is selected, and which is given names like the others."""
+    # Opened anew: names are written into the model that is open.
+    renamed, _ = open_file(component.path).with_names(dialect.refuses)
+    with staging() as stage:
+        stage_copy(stage, renamed, target)
 
 
 def _find_selected(package: Package, queries: Sequence[str]) -> list[str]:

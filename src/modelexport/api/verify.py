@@ -8,49 +8,51 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from modelexport.api.environment import Clock, Progress
-from modelexport.api.opening import ensure_record, note_source, open_file
-from modelexport.api.options import VerifyOptions, parse_tolerance
-from modelexport.api.prepare_file import fit_dtype, prepare_for_file
-from modelexport.api.relink import relink_graph
-from modelexport.api.value_comparison import (
-    RunComparison,
-    SampleComparison,
-    ValueSampler,
-    compare_stored_outputs,
-    crossing_values,
-)
-from modelexport.api.verify_model import note_random_nodes, open_judged, summarize_samples, verify_against_model
-from modelexport.errors import InputError, ModelMismatch, UserError
-from modelexport.graph.crossings import calls_by_end
-from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
-from modelexport.graph.related import module_overlap
-from modelexport.graph.sample import Sample
-from modelexport.record.hierarchy import ModuleCall
+from modelexport.api.keywords import VerifyKeywords
+from modelexport.api.opening import ensure_record, note_source
+from modelexport.api.options import NEW_TOKENS, ChainOptions, VerifyOptions, parse_tolerance
+from modelexport.api.package import Package, find_package
+from modelexport.api.verify_file import link_files, verify_against_file
+from modelexport.api.verify_model import verify_against_model
+from modelexport.errors import UserError
+from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.record.model_source import ModelSource
+from modelexport.record.results.package_verification import PackageVerification
 from modelexport.record.results.verification import Verification
-from modelexport.record.signals import CallTensors
-from modelexport.verify.numbers import ReferenceRun
 
 if TYPE_CHECKING:
     import torch
 
-    from modelexport.capture.eager import TensorSpill
 
-
-def verify(  # noqa: PLR0913 - the keywords are the command line's options
+@overload
+def verify(
     file: str | Path,
     model: torch.nn.Module | str | Path | None = None,
     *,
-    against: str | Path | None = None,
+    against: str | Path | Package | None = None,
+    **options: Unpack[VerifyKeywords],
+) -> Verification | Any: ...
+@overload
+def verify(
+    file: Package,
+    model: torch.nn.Module | str | Path | None = None,
+    *,
+    against: str | Path | Package | None = None,
+    **options: Unpack[VerifyKeywords],
+) -> PackageVerification: ...
+def verify(  # noqa: PLR0913 - the keywords are the command line's options
+    file: str | Path | Package,
+    model: torch.nn.Module | str | Path | None = None,
+    *,
+    against: str | Path | Package | None = None,
+    new_tokens: int | None = None,
+    grid: bool = True,
     inputs: object = None,
     samples: int = 1,
     atol: float | None = None,
@@ -69,14 +71,16 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
     input: Sequence[str] = (),
     input_specs: str | Path | None = None,
     progress: Progress | None = None,
-) -> Verification:
+) -> Verification | PackageVerification:
     """Compare the numbers of an ONNX file module by module, and prove its attributions by values.
 
+    file     or a package: each of its files, and all of them as a chain (`verify_package`)
     model    what the file was exported from; it runs, and what each module is given and returns is compared
     against  another file of the same model, in the place of the model; `model` then only makes the inputs
     inputs   as in `export`; or a sequence of .npz files, or a list of dictionaries, each of them one sample
     samples  how many inputs to run on; the first is the given or made one, the others are drawn like it
     as_deployed  judge the graph that ONNX Runtime makes of the file, with all optimizations, in its place
+    new_tokens, grid  of a package, as in `verify_package`
     """
     # Without either there are numbers, and nothing to hold them against.
     if model is None and against is None:
@@ -93,172 +97,20 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
     options = VerifyOptions(source, samples, tolerance, as_deployed, proof)
-    tagged, clock = open_tagged(Path(file)), Clock(progress)
+    clock = Clock(progress)
+    if (package := find_package(file)) is not None:
+        from modelexport.api.verify_package import verify_opened_package
+
+        return verify_opened_package(package, against, options, ChainOptions(new_tokens or NEW_TOKENS, grid), clock)
+    if new_tokens is not None or not grid:
+        raise UserError(
+            f"{file} is one file, and --new-tokens and --no-grid are about packages",
+            "Give a folder, or leave them out.",
+        )
+    tagged = open_tagged(Path(file))
     if against is None:
         ensure_record(tagged)
         return verify_against_model(tagged, options, clock)
-    files = _link_files(tagged, open_tagged(Path(against)))
+    files = link_files(tagged, open_tagged(Path(against)))
     verification = verify_against_file(*files, options, clock)
     return replace(verification, notes=(*verification.notes, *note_source(*files)))
-
-
-def _link_files(file: TaggedFile, other: TaggedFile) -> tuple[TaggedFile, TaggedFile]:
-    """Both with modules. One without a record has those of the other, along what the two have in common.
-
-    What two files tell of themselves cannot be compared: a tool that makes one of the other changes names and metadata.
-    """
-    if file.is_recorded and other.is_recorded:
-        return file, other
-    if file.is_recorded:
-        return file, _link(other, file)
-    known = open_file(other.path)
-    return _link(file, known), known
-
-
-def _link(file: TaggedFile, known: TaggedFile) -> TaggedFile:
-    relinked = relink_graph(find_ancestor(known), file, "verify")
-    if not relinked.related:
-        raise ModelMismatch(
-            f"{file.path} and {known.path} are not of one model: {relinked.lineage.overlap}",
-            "Give two files that were made from the same model.",
-        )
-    return file.believing(relinked.provenance)
-
-
-def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Verification:
-    """Run both files on the same inputs, value by value; the other one takes the part of the model.
-
-    Modules are known on both sides, so what crosses a module is paired by call, whatever a tool renamed or fused.
-    """
-    from modelexport.capture.eager import TensorSpill
-    from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
-    from modelexport.capture.onnxruntime.session import bind_inputs
-
-    overlap = module_overlap(file.provenance.hierarchy, believed.provenance.hierarchy)
-    if not overlap.related:
-        raise ModelMismatch(
-            f"{file.path} and {believed.path} are not of one model: {overlap}",
-            "Give two files that were made from the same model.",
-        )
-    # Only what crosses a module is kept of the believed run: the rest would be all activations of the model at once.
-    reference = PiecewiseRun(believed, crossing_values(believed), often=options.runs_often)
-    findings: list[SampleComparison] = []
-    with open_judged(file, options, clock) as judged:
-        pieces = PiecewiseRun(judged, crossing_values(judged), often=options.runs_often)
-        for feed in _feeds(believed, options, clock):
-            with TensorSpill() as spool:
-                recorder = _ReferenceRecorder(believed, spool)
-                with clock.step("reference"):
-                    reference.run(bind_inputs(believed.proto, feed), recorder.see)
-                with clock.step("file"):
-                    observer = RunComparison(judged, recorder.reference(), recorder.outputs, options.tolerance)
-                    pieces.run(bind_inputs(judged.proto, feed), observer.see)
-                    compare_stored_outputs(judged, observer)
-                # Samples of values are for a proof, which needs the model; of many inputs they would fill the memory.
-                findings.append(replace(observer.finding(recorder.calls), seen={}))
-    verification = summarize_samples(file, str(believed.path), findings, options, clock)
-    random_notes = (*note_random_nodes(file), *note_random_nodes(believed))
-    return replace(verification, notes=(*overlap.notes, *verification.notes, *random_notes))
-
-
-class _ReferenceRecorder:
-    """Keeps what crosses the modules of the file that is believed, in the form that a run of a model has.
-
-    Values get numbers in the order in which they are made, as tensors of a model do.
-    """
-
-    def __init__(self, believed: TaggedFile, spool: TensorSpill) -> None:
-        self._numbers: dict[str, int] = {}
-        self._samples: dict[int, Sample] = {}
-        self._sampler = ValueSampler(believed)
-        self._believed, self._spool = believed, spool
-
-    def see(self, name: str, array: np.ndarray) -> None:
-        number = self._numbers[name] = len(self._numbers)
-        self._samples[number] = self._sampler.take(name, array)
-        if self._samples[number].kind != "other":
-            self._spool.put(number, array)
-
-    @property
-    def outputs(self) -> dict[str, int]:
-        return {name: self._numbers[name] for name in self._believed.graph.outputs if name in self._numbers}
-
-    @property
-    def calls(self) -> tuple[CallTensors, ...]:
-        crossings = self._believed.crossings
-        outputs, inputs = self._by_call(crossings.leaves), self._by_call(crossings.enters)
-        ended = calls_by_end(self._believed.provenance.hierarchy)
-        return tuple(CallTensors(call, inputs.get(call, ()), outputs.get(call, ())) for call in ended)
-
-    def reference(self) -> ReferenceRun:
-        return ReferenceRun(self.calls, self._samples, self._spool.__contains__, self._spool.get)
-
-    def _by_call(self, crossing: Mapping[str, tuple[ModuleCall, ...]]) -> dict[ModuleCall, tuple[int, ...]]:
-        """Floats alone: integers that cross a module are indices and shapes, which are right or fail at once."""
-        numbers_by_call: dict[ModuleCall, tuple[int, ...]] = {}
-        for value, calls in crossing.items():
-            number = self._numbers.get(value)
-            if number is not None and self._samples[number].kind == "float":
-                numbers_by_call.update({call: (*numbers_by_call.get(call, ()), number) for call in calls})
-        return numbers_by_call
-
-
-def _feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
-    """The inputs of each run: those that were given, then made ones of the same shapes up to `samples`."""
-    source = options.source
-    if source.model is not None:
-        yield from _model_feeds(believed, options, clock)
-        return
-    from modelexport.capture.onnxruntime.inputs import SampleRequest, make_feed, sample_feeds
-    from modelexport.capture.onnxruntime.session import bind_inputs
-
-    proto, graph = believed.proto, believed.graph
-    live_inputs = None if source.input_files else source.inputs
-    feeds = [bind_inputs(proto, feed) for feed in _given_feeds(live_inputs, graph.inputs)]
-    if not feeds:
-        request = SampleRequest(options.samples, source.seed, tuple(source.input), source.input_files)
-        feeds = list(sample_feeds(proto, graph, request))
-    yield from feeds
-    shapes = {name: array.shape for name, array in feeds[0].items()}
-    for number in range(len(feeds), options.samples):
-        yield make_feed(proto, graph, seed=source.seed + number, shapes=shapes)
-
-
-def _given_feeds(inputs: object, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
-    """Inputs as Python has them: by name, one alone, several in the order of the graph, or a list of any of these."""
-    if inputs is None:
-        return
-    if isinstance(inputs, Mapping):
-        yield {name: _array(value) for name, value in inputs.items()}
-    elif isinstance(inputs, list | tuple) and inputs and all(isinstance(item, Mapping) for item in inputs):
-        for item in inputs:
-            yield from _given_feeds(item, names)
-    else:
-        values = inputs if isinstance(inputs, list | tuple) else [inputs]
-        if len(values) != len(names):
-            counts = f"the file takes {len(names)} inputs, and {len(values)} were given"
-            raise InputError(counts, "Give a dictionary of them, by name.")
-        yield {name: _array(value) for name, value in zip(names, values, strict=True)}
-
-
-def _array(value: object) -> np.ndarray:
-    torch = sys.modules.get("torch")  # whoever has a tensor has imported it
-    if torch is not None and isinstance(value, torch.Tensor):
-        from modelexport.capture.arguments import to_array
-
-        return to_array(value)
-    return np.asarray(value)
-
-
-def _model_feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:
-    from modelexport.capture.arguments import resample_inputs
-
-    source = fit_dtype(believed, options.source)
-    first, *more = source.samples
-    prepared = prepare_for_file(believed, replace(source, inputs=first), clock)
-    again = source.with_module(prepared.module)  # loaded once, whatever the number of samples
-    arguments = [prepared.inputs]
-    arguments += [prepare_for_file(believed, replace(again, inputs=sample), clock).inputs for sample in more]
-    drawn = range(len(arguments), options.samples)
-    arguments += [resample_inputs(prepared.inputs, source.seed + number) for number in drawn]
-    yield from (call.arrays for call in arguments)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from modelexport.api.environment import Clock
-from modelexport.api.options import VerifyOptions
+from modelexport.api.options import ChainOptions, VerifyOptions
 from modelexport.api.package import Package
 from modelexport.api.step_comparison import ComparedFile, StepComparer
-from modelexport.errors import InputError, RuntimeFailed, UserError
+from modelexport.errors import InputError, RuntimeFailed
 from modelexport.record.results.package_verification import StepCheck, TokenCheck
 
 if TYPE_CHECKING:
@@ -35,23 +35,6 @@ if TYPE_CHECKING:
 _PASTS, _QUERIES = (0, 1, 5), (1, 2, 7)
 _LONG_PAST = 16
 _PADDINGS = ("", "left", "right")
-
-
-@dataclass(frozen=True)
-class ChainOptions:
-    """
-    new_tokens  steps of the chain
-    grid        whether steps of other sizes are looked at
-    alone       whether each file is verified by itself first
-    """
-
-    new_tokens: int = 16
-    grid: bool = True
-    alone: bool = True
-
-    def __post_init__(self) -> None:
-        if self.new_tokens < 1:
-            raise UserError(f"new tokens are {self.new_tokens}", "Give 1 or more.")
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from modelexport.api.environment import Clock, Progress, need_torch
 from modelexport.api.opening import ensure_record
-from modelexport.api.options import VerifyOptions, parse_tolerance
-from modelexport.api.package import Package, ensure_packages, open_package
+from modelexport.api.options import NEW_TOKENS, ChainOptions, VerifyOptions, parse_tolerance
+from modelexport.api.package import Package, ensure_packages, find_package, open_package
 from modelexport.api.prepare_file import fit_dtype
 from modelexport.api.step_comparison import ComparedFile
-from modelexport.api.verify import verify_against_file
-from modelexport.api.verify_chain import ChainOptions, verify_chain
+from modelexport.api.verify_chain import verify_chain
+from modelexport.api.verify_file import verify_against_file
 from modelexport.api.verify_model import overlap_notes, verify_against_model
 from modelexport.errors import ModelMismatch, UserError
 from modelexport.inspect.package.pairs import find_joint_differences
@@ -43,7 +43,7 @@ def verify_package(  # noqa: PLR0913 - the keywords are the command line's optio
     model: torch.nn.Module | str | Path | None = None,
     *,
     against: str | Path | Package | None = None,
-    new_tokens: int = 16,
+    new_tokens: int = NEW_TOKENS,
     grid: bool = True,
     inputs: object = None,
     samples: int = 1,
@@ -73,21 +73,25 @@ def verify_package(  # noqa: PLR0913 - the keywords are the command line's optio
     Other keywords are those of `verify`.
     """
     opened = package if isinstance(package, Package) else open_package(package)
-    if (model is None) == (against is None):
-        raise UserError(
-            f"{opened.folder} is verified against one thing: its model, or another package",
-            "Give the model that it was exported from (-m), or another package of that model (--against).",
-        )
     tolerance = parse_tolerance(atol, rtol, min_sqnr)
     source = ModelSource(
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
     options = VerifyOptions(source, samples, tolerance, as_deployed, proof)
-    clock = Clock(progress)
-    if against is not None:
-        other = against if isinstance(against, Package) else open_package(against)
-        return _verify_against_package(*ensure_packages(opened, other), options, clock)
-    return _verify_against_model(opened, options, ChainOptions(new_tokens, grid), clock)
+    return verify_opened_package(opened, against, options, ChainOptions(new_tokens, grid), Clock(progress))
+
+
+def verify_opened_package(
+    package: Package, against: str | Path | Package | None, options: VerifyOptions, chain: ChainOptions, clock: Clock
+) -> PackageVerification:
+    if (options.source.model is None) == (against is None):
+        raise UserError(
+            f"{package.folder} is verified against one thing: its model, or another package",
+            "Give the model that it was exported from (-m), or another package of that model (--against).",
+        )
+    if against is None:
+        return _verify_against_model(package, options, chain, clock)
+    return _verify_against_package(*ensure_packages(package, find_package(against) or against), options, clock)
 
 
 def _verify_against_package(

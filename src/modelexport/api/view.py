@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modelexport.api.opening import note_source, open_file
-from modelexport.api.package import Component, Package, ensure_packages
+from modelexport.api.package import Component, Package, ensure_packages, find_package
 from modelexport.api.package_reading import ensure_package_axes, open_files, share_overlay_paths
 from modelexport.api.read import ensure_axes, ensure_sizes
 from modelexport.api.writing import ensure_spared
@@ -71,6 +71,7 @@ def view(
     against   another file or package; modules are coloured by how they differ from it
     at        sizes of axes that the file leaves open, for FLOPs
     """
+    file, against = find_package(file) or file, against and (find_package(against) or against)
     target = page_path(file) if output is None else Path(output)
     inputs = [path for source in (file, *overlays, against) if source is not None for path in _files_of(source)]
     ensure_spared([target], inputs)
@@ -102,6 +103,7 @@ def make_page(
     sizes = dict(at or {})
     ensure_sizes(sizes, least=1)
     overlay_paths = [Path(overlay) for overlay in overlays]
+    file, against = find_package(file) or file, against and (find_package(against) or against)
     if isinstance(file, Package) or isinstance(against, Package):
         if isinstance(file, Package) and against is None:
             return _make_package_page(file, overlay_paths, None, sizes)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.utils import _pytree as pytree
@@ -29,6 +29,7 @@ class EntryPoint:
     axes     dynamic axes of the inputs, by name
     cache    inputs that the next call gets from outputs of this one
     others   further samples, in other sizes
+    notes    what a user should know of it
     """
 
     name: str
@@ -37,6 +38,7 @@ class EntryPoint:
     axes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     cache: tuple[CachePair, ...] = ()
     others: tuple[Mapping[str, torch.Tensor], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def rename_entry(entry: EntryPoint, rename: Callable[[str], str], axes: Mapping[str, str]) -> EntryPoint:
@@ -55,8 +57,9 @@ def rename_entry(entry: EntryPoint, rename: Callable[[str], str], axes: Mapping[
         forward,
         renamed(entry.inputs),
         {rename(n): {axis: axes.get(what, what) for axis, what in by.items()} for n, by in entry.axes.items()},
-        tuple(CachePair(rename(pair.past), rename(pair.present)) for pair in entry.cache),
+        tuple(replace(pair, past=rename(pair.past), present=rename(pair.present)) for pair in entry.cache),
         tuple(map(renamed, entry.others)),
+        entry.notes,
     )
 
 

@@ -143,13 +143,9 @@ def verify(  # noqa: PLR0913 - one for each option that is about what is shown
     by_loss = sort == "lost" or (sort is None and against is not None)
     shown = Shown(by_loss, top, everything, report.verbose)
     options |= {"against": against, "inputs": inputs or None, "proof": not no_proof}
+    options |= {"new_tokens": new_tokens, "grid": not no_grid}
     if (package := packages.find_package(file)) is not None:
-        return packages.show_verification(package, shown, report, new_tokens=new_tokens, grid=not no_grid, **options)
-    if new_tokens is not None or no_grid:
-        raise UserError(
-            f"{file} is one file, and --new-tokens and --no-grid are about packages",
-            "Give a folder, or leave them out.",
-        )
+        return packages.show_verification(package, shown, report, **options)
     from modelexport.api.verify import verify as verify_file
     from modelexport.show.text.verification import verification_tables
 

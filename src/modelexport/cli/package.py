@@ -30,10 +30,9 @@ def find_package(path: Path) -> Package | None:
 
 def find_pair(left: Path, right: Path) -> Pair | None:
     """Two packages; None if neither is one. One alone is an error."""
-    from modelexport.api.package import ensure_packages
+    from modelexport.api.package import find_packages
 
-    packages = find_package(left), find_package(right)
-    return ensure_packages(packages[0] or left, packages[1] or right) if any(packages) else None
+    return find_packages(left, right)
 
 
 def ensure_package(path: Path) -> Package:
@@ -54,22 +53,6 @@ def show_analysis(package: Package, filter_tag: str | None, report: cli.Report) 
     return 0
 
 
-def show_answer(package: Package, query: str, report: cli.Report) -> int:
-    from modelexport.api.read import answer as answer_query
-    from modelexport.show.text.console import emit
-    from modelexport.show.text.package import package_query_names, package_query_table
-
-    cli.spare_inputs(report.output, *package.files)
-    answer = answer_query(package, query)
-    if report.form == "names":
-        emit(package_query_names(answer), report.output, quiet=report.verbosity.quiet)
-    else:
-        report.show(answer, lambda: package_query_table(answer))
-    cli.print_notes(answer.remarks, report.verbosity)
-    report.print_notes(answer.notes)
-    return 0
-
-
 def show_validation(package: Package, report: cli.Report, **options: Any) -> int:
     from modelexport.api.read import validate
     from modelexport.show.text.package import package_validation_tables
@@ -83,13 +66,9 @@ def show_cost(package: Package, sizes: dict[str, int], by: str, report: cli.Repo
     from modelexport.api.read import cost as count_cost
     from modelexport.show.text.package import package_cost_tables
 
-    if by == "node" and report.form == "text":
-        raise UserError(
-            "the nodes of all files are too many for one table", "Use --format csv or json, or give one of the files."
-        )
     cli.spare_inputs(report.output, *package.files)
     counted = count_cost(package, sizes)
-    report.show(counted, lambda: package_cost_tables(counted, verbose=report.verbose, **tree), rows=f"{by}s")
+    report.show(counted, lambda: package_cost_tables(counted, by=by, verbose=report.verbose, **tree), rows=f"{by}s")
     report.print_notes(counted.notes)
     return 0
 
@@ -105,10 +84,8 @@ def show_comparison(pair: Pair, report: cli.Report) -> int:
     return 0 if comparison.identical else 1
 
 
-def show_verification(
-    package: Package, shown: Shown, report: cli.Report, *, new_tokens: int | None, **options: Any
-) -> int:
-    from modelexport.api.verify_package import verify_package
+def show_verification(package: Package, shown: Shown, report: cli.Report, **options: Any) -> int:
+    from modelexport.api.verify import verify
     from modelexport.show.text.package_verification import package_verification_tables
 
     against = options.pop("against")
@@ -118,31 +95,20 @@ def show_verification(
         raise UserError("a package generates from one prompt, and several files were given", "Give one --inputs FILE.")
     cli.spare_inputs(report.output, *package.files, *(other.files if other else ()), *(inputs or ()))
     with cli.quiet_run(report.verbosity) as progress:
-        result = verify_package(
-            package,
-            against=other,
-            inputs=inputs and inputs[0],
-            new_tokens=new_tokens or 16,
-            progress=progress,
-            **options,
-        )
+        result = verify(package, against=other, inputs=inputs and inputs[0], progress=progress, **options)
     report.show_unless_quiet(result, lambda: package_verification_tables(result, shown))
     return 0 if result.ok else 1
 
 
 def show_profile(package: Package, report: cli.Report, tree: dict[str, Any], **options: Any) -> int:
-    from modelexport.api.profile_package import profile_package
+    from modelexport.api.profile import profile
     from modelexport.show.text.package_profile import package_profile_tables
 
-    for name in ("before", "inputs", "input", "model", "trace"):
-        if options.pop(name, None):
-            raise UserError(
-                f"a package makes its inputs itself and is run often, and --{name} is about one run of a file",
-                "Profile one of its files with it.",
-            )
+    if options.pop("trace") is not None:
+        raise UserError("a package is run often, and --trace is about one run of a file", "Profile one of its files.")
     cli.spare_inputs(report.output, *package.files)
     with cli.quiet_run(report.verbosity) as progress:
-        result = profile_package(package, progress=progress, **options)
+        result = profile(package, progress=progress, **options)
     report.show_unless_quiet(result, lambda: package_profile_tables(result, verbose=report.verbose, **tree))
     return 0 if result.ok else 1
 

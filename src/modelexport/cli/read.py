@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,7 @@ def analyze(model: Path, filter_tag: str | None, report: cli.Report) -> int:
 @click.option("--check-consistency", is_flag=True, help="Also find attributions that dataflow rules out.")
 @click.option("--require-record", is_flag=True, help="Count it as an error if there is no record.")
 @click.option("--repair", is_flag=True, help="First rewrite the keys on the nodes from the record.")
-@cli.target_option("Write the repaired model to FILE instead of MODEL.", required=False)
+@cli.target_option("Write the repaired model to FILE, or the package to a folder, instead of MODEL.", required=False)
 @cli.report_options("text", "json", to_file=False)
 def validate(model: Path, output: Path | None, report: cli.Report, **options: Any) -> int:
     """Check that MODEL is valid, that its record belongs to it, and that its tags agree with the record.
@@ -67,7 +67,7 @@ def validate(model: Path, output: Path | None, report: cli.Report, **options: An
     from modelexport.show.text.checks import validation_tables
 
     if (package := packages.find_package(model)) is not None:
-        return packages.show_validation(package, report, **options)
+        return packages.show_validation(package, report, output=output, **options)
     validation = validate_model(model, output=output, **options)
     report.show_unless_quiet(validation, lambda: validation_tables(validation, verbose=report.verbose))
     return 0 if validation.ok else 1
@@ -101,15 +101,17 @@ def query(model: Path, query: str, report: cli.Report) -> int:
     from modelexport.api.read import answer as answer_query
     from modelexport.show.text.analysis import query_names, query_table
     from modelexport.show.text.console import emit
+    from modelexport.show.text.package import package_query_names, package_query_table
 
-    if (package := packages.find_package(model)) is not None:
-        return packages.show_answer(package, query, report)
-    cli.spare_inputs(report.output, model)
-    answer = answer_query(model, query)
+    package = packages.find_package(model)
+    cli.spare_inputs(report.output, *((model,) if package is None else package.files))
+    answer = answer_query(model if package is None else package, query)
+    list_names: Callable[[Any], str] = query_names if package is None else package_query_names
+    make_table: Callable[[Any], Iterator[RenderableType]] = query_table if package is None else package_query_table
     if report.form == "names":
-        emit(query_names(answer), report.output, quiet=report.verbosity.quiet)
+        emit(list_names(answer), report.output, quiet=report.verbosity.quiet)
     else:
-        report.show(answer, lambda: query_table(answer))
+        report.show(answer, lambda: make_table(answer))
     cli.print_notes(answer.remarks, report.verbosity)
     report.print_notes(answer.notes)
     return 0
@@ -192,17 +194,15 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
 @cli.file_option("--trace", help="Write a trace for Perfetto or speedscope.")
 @click.option("--prompt", type=_COUNT, metavar="N", help="Of a package: tokens of the prefill.  [default: 512]")
 @click.option("--new-tokens", type=_COUNT, metavar="N", help="Of a package: decode steps.  [default: 64]")
+@click.option("--batch", type=_COUNT, default=1, metavar="N", help="Of a package: rows at once.  [default: 1]")
 @click.option("--past", metavar="N,N,…", default="", help="Of a package: decode steps with so many tokens in the past.")
 @cli.tree_options
 @cli.report_options("text", "json", "csv")
-def profile(  # noqa: PLR0913 - one for each option that only files, or only packages, have
+def profile(
     *,
     file: Path,
     providers: str,
     trace: Path | None,
-    prompt: int | None,
-    new_tokens: int | None,
-    past: str,
     depth: int | None,
     everything: bool,
     report: cli.Report,
@@ -225,16 +225,10 @@ def profile(  # noqa: PLR0913 - one for each option that only files, or only pac
                 2  the file, its record, the inputs or a provider cannot be used
     """
     names = [name.strip() for name in providers.split(",") if name.strip()]
-    generation = {"prompt": prompt, "new_tokens": new_tokens, "past": _parse_lengths(past)}
-    given = {name: value for name, value in generation.items() if value}
+    options["past"] = _parse_lengths(options["past"])
     if (package := packages.find_package(file)) is not None:
         tree = {"depth": depth, "everything": everything}
-        return packages.show_profile(package, report, tree, trace=trace, providers=names, **given, **options)
-    if given:
-        raise UserError(
-            f"{file} is one file, and --prompt, --new-tokens and --past are about packages",
-            "Give a folder, or leave them out: --input gives shapes of a file's inputs.",
-        )
+        return packages.show_profile(package, report, tree, trace=trace, providers=names, **options)
     from modelexport.api.profile import profile as profile_file
     from modelexport.show.data.trace import profile_trace
     from modelexport.show.text.console import emit, ensure_targets

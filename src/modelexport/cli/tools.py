@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from modelexport.cli import component_tools as packages
 from modelexport.cli import options as cli
-from modelexport.cli.component_tools import PackageRequest
-from modelexport.cli.package import find_package
-from modelexport.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 # The names of `QuantType` in onnxruntime.quantization, less their Q, in lower case; float8 is QFLOAT8E4M3FN.
 _TYPES = ("int8", "uint8", "int16", "uint16", "int4", "uint4", "float8")
@@ -22,9 +22,16 @@ _component_option = click.option(
 )
 
 
-def _refuse_components(file: Path, components: tuple[str, ...]) -> None:
-    if components:
-        raise UserError(f"{file} is not a package: it has no component {components[0]!r}", "Leave --component out.")
+def _show_change(made: Any, report: cli.Report, show_file: Callable[..., Iterator[RenderableType]]) -> int:
+    """Print what a tool made of a file, or of each component of a package (PackageChange); the exit code."""
+    from modelexport.record.results.files import PackageChange
+    from modelexport.show.text.written_files import package_change_lines
+
+    if isinstance(made, PackageChange):
+        report.show_unless_quiet(made, lambda: package_change_lines(made, show_file, verbose=report.verbose))
+    else:
+        report.show_unless_quiet(made, lambda: show_file(made, verbose=report.verbose))
+    return 0 if made.ok else 1
 
 
 def _list_tools(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -52,7 +59,6 @@ def relink(
     files: tuple[Path, ...],
     output: Path | None,
     component: tuple[str, ...],
-    force: bool,
     report: cli.Report,
     **options: Any,
 ) -> int:
@@ -70,19 +76,12 @@ def relink(
     if len(files) > 2:
         raise click.UsageError("give one file, or the one before and the one after")
     from modelexport.api.relink import relink as relink_file
-    from modelexport.show.text.written_files import lineage_lines, package_change_lines
+    from modelexport.show.text.written_files import lineage_lines
 
     before = files[0] if len(files) > 1 else None  # else what `export` planted in the file
-    if any(path.is_dir() for path in files):
-        with cli.quiet_run(report.verbosity):
-            change = packages.relink_files(files, output, component, force=force, **options)
-        report.show_unless_quiet(change, lambda: package_change_lines(change, lineage_lines, verbose=report.verbose))
-        return 0 if change.ok else 1
-    _refuse_components(files[-1], component)
     with cli.quiet_run(report.verbosity) as progress:
-        result = relink_file(files[-1], output, before=before, progress=progress, **options)
-    report.show_unless_quiet(result, lambda: lineage_lines(result, verbose=report.verbose))
-    return 0 if result.ok else 1
+        made = relink_file(files[-1], output, before=before, components=component, progress=progress, **options)
+    return _show_change(made, report, lineage_lines)
 
 
 @click.command("run-tool")
@@ -102,7 +101,6 @@ def run_tool(
     file: Path,
     output: Path,
     component: tuple[str, ...],
-    force: bool,
     no_check: bool,
     report: cli.Report,
     **options: Any,
@@ -122,19 +120,11 @@ def run_tool(
     shapes                                   symbolic shape inference
     """
     from modelexport.api.run_tool import run_tool as run
-    from modelexport.show.text.written_files import lineage_lines, package_change_lines
+    from modelexport.show.text.written_files import lineage_lines
 
-    if (package := find_package(file)) is not None:
-        target = PackageRequest(output, component, force)
-        with cli.quiet_run(report.verbosity) as progress:
-            change = packages.run_tool_on_files(package, target, check=not no_check, progress=progress, **options)
-        report.show_unless_quiet(change, lambda: package_change_lines(change, lineage_lines, verbose=report.verbose))
-        return 0 if change.ok else 1
-    _refuse_components(file, component)
     with cli.quiet_run(report.verbosity) as progress:
-        result = run(file, output=output, check=not no_check, progress=progress, **options)
-    report.show_unless_quiet(result, lambda: lineage_lines(result, verbose=report.verbose))
-    return 0 if result.ok else 1
+        made = run(file, output=output, check=not no_check, components=component, progress=progress, **options)
+    return _show_change(made, report, lineage_lines)
 
 
 @click.command()
@@ -174,7 +164,6 @@ def quantize(
     file: Path,
     output: Path,
     component: tuple[str, ...],
-    force: bool,
     op_types: str,
     shown: cli.Report,
     **options: Any,
@@ -193,18 +182,10 @@ def quantize(
     inside of it. One that selects nothing is an error.
     """
     from modelexport.api.quantize import quantize as quantize_file
-    from modelexport.show.text.written_files import package_change_lines, quantization_lines
+    from modelexport.show.text.written_files import quantization_lines
 
     types = tuple(name.strip() for name in op_types.split(",") if name.strip())
     options |= {"op_types": types, "block_size": int(options["block_size"])}
-    if (package := find_package(file)) is not None:
-        target = PackageRequest(output, component, force)
-        with cli.quiet_run(shown.verbosity) as progress:
-            change = packages.quantize_files(package, target, progress=progress, **options)
-        shown.show_unless_quiet(change, lambda: package_change_lines(change, quantization_lines, verbose=shown.verbose))
-        return 0 if change.ok else 1
-    _refuse_components(file, component)
     with cli.quiet_run(shown.verbosity) as progress:
-        result = quantize_file(file, output, progress=progress, **options)
-    shown.show_unless_quiet(result, lambda: quantization_lines(result, verbose=shown.verbose))
-    return 0 if result.ok else 1
+        made = quantize_file(file, output, components=component, progress=progress, **options)
+    return _show_change(made, shown, quantization_lines)

@@ -51,7 +51,7 @@ class ParameterRows:
     def __init__(self, parameters: Iterable[tuple[str, np.ndarray]]) -> None:
         tables: dict[int, list[tuple[str, bool, np.ndarray]]] = {}
         for name, array in parameters:
-            for transposed, matrix in _matrices(array):
+            for transposed, matrix in list_matrices(array):
                 tables.setdefault(matrix.shape[1], []).append((name, transposed, sketch_rows(matrix)))
         self._rows: Mapping[int, _Rows] = {length: _join(table) for length, table in tables.items()}
 
@@ -71,14 +71,21 @@ class ParameterRows:
         return tuple(parts)
 
 
-def _matrices(array: np.ndarray) -> Iterator[tuple[bool, np.ndarray]]:
+def list_matrices(array: np.ndarray) -> Iterator[tuple[bool, np.ndarray]]:
+    """A weight as rows of outputs, as it is and transposed. Of a stack, such as experts have, one after the other."""
     if array.dtype.kind != "f" or array.size < _FEWEST_NUMBERS:
         return
     if array.ndim == 1:
         yield False, array.reshape(-1, 1)
-    elif array.ndim == 2:
-        yield False, array
-        yield True, array.T
+    elif array.ndim in (2, 3):
+        yield False, array.reshape(-1, array.shape[-1])
+        yield True, array.swapaxes(-1, -2).reshape(-1, array.shape[-2])
+
+
+def read_rows(parameter: np.ndarray, part: WeightPart) -> np.ndarray:
+    """The rows of a parameter that a part is."""
+    matrix = dict(list_matrices(parameter))[part.transposed]
+    return matrix[part.first : part.first + part.rows]
 
 
 def sketch_rows(matrix: np.ndarray) -> np.ndarray:

@@ -37,10 +37,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class CachePair:
-    """State of generation: the output `present` of one step is the input `past` of the next."""
+    """State of generation: the output `present` of one step is the input `past` of the next.
+
+    first  what every element of a state holds before the first token, where no axis of it is that of past tokens
+    """
 
     past: str
     present: str
+    first: float = 0.0
 
 
 @dataclass(frozen=True)

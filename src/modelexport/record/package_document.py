@@ -12,6 +12,7 @@ where, and no path leads out of the folder. Keys that are not known are left for
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -69,9 +70,13 @@ def _component_out(component: ComponentInfo) -> Json:
         "file": component.file,
         "inputs": list(component.inputs),
         "outputs": list(component.outputs),
-        "cache": [{"past": pair.past, "present": pair.present} for pair in component.cache],
+        "cache": [_pair_out(pair) for pair in component.cache],
         "data": list(component.data),
     }
+
+
+def _pair_out(pair: CachePair) -> Json:
+    return {"past": pair.past, "present": pair.present} | ({"first": pair.first} if pair.first else {})
 
 
 def parse_package_document(text: str | bytes, source: str = PACKAGE_FILE) -> PackageInfo:
@@ -142,6 +147,13 @@ class _Reader:
             raise _Damage(f"{self._at(key)} is {_shown(number)}, not a number from 0")
         return number
 
+    def amount(self, key: str, missing: float) -> float:
+        """A number that may be left out; JSON knows neither infinity nor NaN."""
+        value = self.document.get(key, missing)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise _Damage(f"{self._at(key)} is {_shown(value)}, not a number")
+        return float(value)
+
     def texts(self, key: str) -> tuple[str, ...]:
         items = self._get(key, list, "a list")
         for index, item in enumerate(items):
@@ -199,9 +211,13 @@ def _component_in(item: _Reader) -> ComponentInfo:
         file=item.text("file"),
         inputs=item.texts("inputs"),
         outputs=item.texts("outputs"),
-        cache=item.objects("cache", lambda pair: CachePair(pair.text("past"), pair.text("present"))),
+        cache=item.objects("cache", _pair_in),
         data=item.texts("data"),
     )
+
+
+def _pair_in(item: _Reader) -> CachePair:
+    return CachePair(item.text("past"), item.text("present"), item.amount("first", 0.0))
 
 
 def _link_in(item: _Reader) -> Link:
@@ -232,10 +248,16 @@ def _check_coherent(info: PackageInfo) -> None:
         raise _Damage(f"files has {PACKAGE_FILE} itself")
     for component in info.components:
         _check_component(component, info.files)
-    by_name = {component.name: component for component in info.components}
+    # Sets, because a description from elsewhere may list any number of names.
+    inputs = {component.name: frozenset(component.inputs) for component in info.components}
+    outputs = {component.name: frozenset(component.outputs) for component in info.components}
     for link in info.links:
-        _check_end("link", link.source, link.output, by_name, "outputs")
-        _check_end("link", link.target, link.input, by_name, "inputs")
+        _check_end("link", link.source, link.output, outputs, "outputs")
+        _check_end("link", link.target, link.input, inputs, "inputs")
+    for component in info.components:
+        for pair in component.cache:
+            _check_end("cache pair", component.name, pair.past, inputs, "inputs")
+            _check_end("cache pair", component.name, pair.present, outputs, "outputs")
 
 
 def _check_component(component: ComponentInfo, files: Mapping[str, StoredFile]) -> None:
@@ -244,19 +266,16 @@ def _check_component(component: ComponentInfo, files: Mapping[str, StoredFile]) 
     for path in (component.file, *component.data):
         if path not in files:
             raise _Damage(f"component {component.name} has the file {_shown(path)}, which is not in files")
-    by_name = {component.name: component}
-    for pair in component.cache:
-        _check_end("cache pair", component.name, pair.past, by_name, "inputs")
-        _check_end("cache pair", component.name, pair.present, by_name, "outputs")
     _refuse_repetition(f"an input of component {component.name},", component.inputs)
     _refuse_repetition(f"an output of component {component.name},", component.outputs)
     _refuse_repetition(f"a past of component {component.name},", (pair.past for pair in component.cache))
 
 
-def _check_end(what: str, name: str, value: str, by_name: Mapping[str, ComponentInfo], side: str) -> None:
-    if name not in by_name:
+def _check_end(what: str, name: str, value: str, ends: Mapping[str, frozenset[str]], side: str) -> None:
+    """`ends`: by component, the names on that side of it."""
+    if name not in ends:
         raise _Damage(f"a {what} names the component {_shown(name)}, which is not there")
-    if value not in getattr(by_name[name], side):
+    if value not in ends[name]:
         raise _Damage(f"a {what} names {_shown(value)}, which is none of the {side} of component {name}")
 
 

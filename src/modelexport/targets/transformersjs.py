@@ -122,7 +122,9 @@ def _configure(facts: ModelFacts) -> dict[str, str]:
 
 def _list_external(configuration: Mapping[str, Any], external: frozenset[str]) -> Mapping[str, Any]:
     """How many files the weights of a model are in, by the name of its file."""
-    own = {key: value for key, value in configuration.get(_OWN, {}).items() if key != _EXTERNAL}
+    before = configuration.get(_OWN)
+    # A folder from elsewhere may have anything there.
+    own = {key: value for key, value in before.items() if key != _EXTERNAL} if isinstance(before, Mapping) else {}
     if external:
         own[_EXTERNAL] = {file.rpartition("/")[2]: 1 for file in sorted(external)}
     others = {key: value for key, value in configuration.items() if key != _OWN}

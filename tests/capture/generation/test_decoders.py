@@ -6,17 +6,21 @@ from functools import cache
 
 import pytest
 import torch
+from tests.support.generating_modules import FIRST, Forgetter, Rememberer, RowMixer, Scanner
 from tests.support.tiny_decoders import WINDOW, build_decoder, padded_prompt
 
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.generation.decoder_step import MASK
+from modelexport.capture.generation.decoders import find_decoder
 from modelexport.capture.generation.entry_points import find_entry_points
 from modelexport.capture.generation.replay import call_entry, find_window, layouts_of, read_step
 from modelexport.capture.generation.steps import record_steps
+from modelexport.errors import ExportFailed
 from modelexport.graph.sample import sample
 
-# One for each kind of cache: growing keys and values, a window, both, a state, keys and values of other sizes.
-FAMILIES = ("llama", "mistral", "gemma2", "mamba", "deepseek_v3")
+# One for each kind of cache: growing keys and values, a window, both, a state, a state in modules,
+# keys and values of other sizes.
+FAMILIES = ("llama", "mistral", "gemma2", "mamba", "recurrent_gemma", "deepseek_v3")
 STEPS = 6
 
 
@@ -82,3 +86,50 @@ def test_positions_of_the_sample_are_distinctive() -> None:
     """`verify` proves what is computed from positions, such as rotary embeddings, by values of this sample."""
     positions = decoder_of("gpt_neox").inputs["position_ids"]
     assert sample(positions.numpy()).distinctive
+
+
+def test_a_first_state_that_is_not_zeros_is_seen() -> None:
+    (entry,) = find_decoder(Scanner().eval(), padded_prompt())
+    assert [(pair.past, pair.first) for pair in entry.cache] == [("past_state.0", FIRST)]
+    assert any(f"filled with {FIRST:g}" in note for note in entry.notes)
+
+
+def test_a_loop_over_tokens_takes_one_token_and_says_so() -> None:
+    (entry,) = find_decoder(Scanner().eval(), padded_prompt())
+    assert entry.inputs["input_ids"].shape[1] == 1
+    assert any("a loop in Python" in note for note in entry.notes)
+
+
+def test_a_mask_that_the_model_does_not_read_is_no_input() -> None:
+    (entry,) = find_decoder(Scanner().eval(), padded_prompt())
+    assert MASK not in entry.inputs
+
+
+def test_states_in_modules_are_inputs_and_outputs() -> None:
+    model = Rememberer().eval()
+    (entry,) = find_decoder(model, padded_prompt())
+    # The constant beside it is none.
+    assert [(pair.past, pair.present) for pair in entry.cache] == [
+        ("past_module_states.cell.total", "present_module_states.cell.total")
+    ]
+    run = record_steps(model, padded_prompt(3, 9), STEPS)
+    for number in range(STEPS - 1):
+        (call,) = read_step(run, number, entry)
+        outputs = call_entry(entry, call.inputs)
+        torch.testing.assert_close(outputs["logits"][:, -1], run.calls[number].outputs["logits"][:, -1])
+        after = run.calls[number + 1].arguments["module_states"]["cell.total"]
+        torch.testing.assert_close(outputs["present_module_states.cell.total"], after)
+    assert model.cell.total is None  # it was left as it was
+
+
+def test_a_model_that_mixes_rows_is_exported_for_one() -> None:
+    (entry,) = find_decoder(RowMixer().eval(), padded_prompt())
+    assert entry.inputs["input_ids"].shape == (1, 1)
+    assert "batch" not in {label for named in entry.axes.values() for label in named.values()}
+    assert any("takes one row" in note for note in entry.notes)
+
+
+def test_the_reason_is_told_where_there_is_no_decoder() -> None:
+    with pytest.raises(ExportFailed, match=r"Several tokens in one call: for .* tokens at once") as raised:
+        find_decoder(Forgetter().eval(), padded_prompt())
+    assert "padding is like any token: after 6 tokens present_state.0 differs by" in str(raised.value)

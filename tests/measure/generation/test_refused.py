@@ -21,10 +21,19 @@ def test_attempts_are_counted_by_model() -> None:
 
 def test_what_exports_is_counted_and_what_does_not_has_its_reason() -> None:
     table, targets = compose_refused(find_refused(_KNOWN), [_REFUSED, _OK])
-    assert [target.measured for target in targets] == ["1 of 2 models, 1 of 3 attempts", "1 of 1"]
+    assert [target.measured for target in targets] == ["1 of 2 models, 1 of 3 attempts; 1 with right numbers", "1 of 1"]
     assert table.holds
     assert ("gemma3", "dynamo", "ok", "363", "0", "99.5", "") in table.rows
     assert table.rows[0][-1] == "`GuardOnDataDependentSymNode`"
+
+
+def test_what_cannot_be_verified_is_exported_and_not_sound() -> None:
+    random = Result("gemma3", "transformers", Outcome.RANDOM, "other numbers each time")
+    _, targets = compose_refused(find_refused(_KNOWN), [_REFUSED, random])
+    assert [target.measured for target in targets] == [
+        "1 of 2 models, 1 of 3 attempts; 0 with right numbers",
+        "0 of 0",
+    ]
 
 
 def test_a_wrong_module_is_a_fault() -> None:

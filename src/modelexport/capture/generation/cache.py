@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -93,6 +93,7 @@ class TensorLayout:
     past      prefix of the graph's inputs
     present   prefix of the graph's outputs; None for an argument that no step changes
     fresh     the argument before the first step, for a graph that makes a cache and takes none
+    firsts    by name, what a state is filled with before the first step, where it is not zeros
     """
 
     argument: str
@@ -102,6 +103,7 @@ class TensorLayout:
     past: str = ""
     present: str | None = None
     fresh: object | None = None
+    firsts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def sample(self) -> dict[str, torch.Tensor]:
@@ -112,7 +114,9 @@ class TensorLayout:
 
     @property
     def pairs(self) -> tuple[CachePair, ...]:
-        return () if self.present is None else tuple(CachePair(self.past + n, self.present + n) for n in self.paths)
+        if self.present is None:
+            return ()
+        return tuple(CachePair(self.past + n, self.present + n, self.firsts.get(n, 0.0)) for n in self.paths)
 
     def fill(self, tensors: Mapping[str, torch.Tensor], past_length: int | torch.SymInt | None = None) -> Any:
         """The argument with these tensors in the place of the template's; `tensors` are by input name."""

@@ -3,13 +3,15 @@
     capture_steps(model, inputs, first=3, steps=2)      calls 3 and 4, merged into one call of two tokens
     sample_tensors(capture.merged, layouts)             {"input_ids": 2x2, "past_key_values.0.key": 2x2x8x8, …}
     name_axes(sample, enlarged, names)                  {"input_ids": {0: "batch", 1: "sequence"}, …}
-    agree(results, call, following, layouts)            whether a function gave what the model gave in `generate`
+    find_disagreement(results, call, following, layouts)    what a function gave and the model in `generate` did not
 
 Axes are found by capturing twice, at other sizes: what differs is an axis.
 """
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +19,8 @@ from typing import Any
 import torch
 
 from modelexport.capture.generation.cache import TensorLayout, cache_tensors, lay_out_cache, lay_out_constant, read_path
-from modelexport.capture.generation.decoder_step import PastLength
+from modelexport.capture.generation.decoder_step import LOGITS, PastLength
+from modelexport.capture.generation.module_states import MODULE_STATES, observe_first_states
 from modelexport.capture.generation.steps import Generation, RecordedCall, merge_calls, record_steps
 from modelexport.errors import InputError
 from modelexport.record.package import Axis
@@ -105,7 +108,7 @@ def cache_arguments(calls: Sequence[RecordedCall]) -> frozenset[str]:
         if isinstance(value, torch.Tensor) or not cache_tensors(value):
             continue
         output = returned.get(name) if isinstance(returned, Mapping) else None
-        if output is not None or type(value).__name__.endswith("Cache"):
+        if output is not None or name == MODULE_STATES or type(value).__name__.endswith("Cache"):
             names.add(name)
     return frozenset(names)
 
@@ -115,7 +118,13 @@ def lay_out_arguments(capture: Capture) -> Iterator[TensorLayout]:
     before, later = (calls[capture.first + step].arguments for step in (0, 1))
     for name, value in before.items():
         if name in capture.caches:
-            yield lay_out_cache(name, (value, later[name]), (length, length + 1), calls[0].arguments.get(name))
+            fresh = calls[0].arguments.get(name)
+            if name == MODULE_STATES:
+                # What is made in the first step and stays is a constant of the modules.
+                fresh = {path: tensor for path, tensor in value.items() if are_equal(tensor, later[name].get(path))}
+            layout = lay_out_cache(name, (value, later[name]), (length, length + 1), fresh)
+            if layout.paths or name != MODULE_STATES:
+                yield layout
         elif not isinstance(value, torch.Tensor) and cache_tensors(value):
             yield lay_out_constant(name, value)
 
@@ -177,10 +186,52 @@ def find_written(step: Callable[..., Mapping[str, torch.Tensor]], sample: Mappin
     return frozenset(name for name, tensor in copies.items() if tensor._version != versions[name])
 
 
-def empty_state(tensor: torch.Tensor, axes: Mapping[int, str]) -> torch.Tensor:
-    """The state before the first token: nothing along the axis of the past, zeros where there is none."""
+def find_first_states(
+    model: torch.nn.Module, capture: Capture, layout: TensorLayout, axes: Mapping[str, Mapping[int, str]]
+) -> TensorLayout:
+    """The layout with what its states hold before the first token, where that is not zeros.
+
+    It is in the cache that the first call was given, or seen when the model makes one: one number for all elements of a
+    state. Whether it is right is known when a prompt is fed from it.
+    """
+    if layout.present is None:
+        return layout
+    grows = {name for name in layout.paths if {PAST, WINDOW} & set(axes[layout.past + name].values())}
+    paths = {name: path for name, path in layout.paths.items() if name not in grows}
+    first = capture.run.calls[0].arguments
+    if layout.argument in first or layout.argument == MODULE_STATES:
+        given = cache_tensors(first.get(layout.argument))
+        tensors = {name: given[path] for name, path in paths.items() if path in given}
+    else:
+        shapes = {name: read_path(layout.template, path).shape for name, path in paths.items()}
+        arguments = {name: value for name, value in first.items() if name != MODULE_STATES}
+        tensors = observe_first_states(model, lambda: model(**copy.deepcopy(arguments)), paths, shapes) if paths else {}
+    filled = {name: tensor.flatten()[0] for name, tensor in tensors.items() if tensor.numel()}
+    firsts = {name: float(number) for name, number in filled.items() if bool((tensors[name] == number).all())}
+    return replace(layout, firsts={name: number for name, number in firsts.items() if math.isfinite(number) and number})
+
+
+def empty_state(tensor: torch.Tensor, axes: Mapping[int, str], first: float = 0.0) -> torch.Tensor:
+    """The state before the first token: nothing along the axis of the past, `first` everywhere where there is none."""
     shape = [0 if axes.get(axis) in (PAST, WINDOW) else size for axis, size in enumerate(tensor.shape)]
-    return tensor.new_zeros(shape)
+    return tensor.new_full(shape, first)
+
+
+def find_disagreement(
+    results: Mapping[str, torch.Tensor],
+    call: RecordedCall,
+    following: Mapping[str, Any],
+    layouts: Sequence[TensorLayout],
+) -> str:
+    """What of `results` is not what the model gave in `call`: the last logits, or the cache that the next call got.
+
+    "present.0.conv_states differs by 0.31"; empty where nothing is.
+    """
+    states = [layout for layout in layouts if layout.present is not None]
+    expected = {name: tensor for layout in states for name, tensor in layout.read(following[layout.argument]).items()}
+    pairs = {name: (results[name], want) for name, want in expected.items() if name in results}
+    pairs[LOGITS] = results[LOGITS][:, -1], call.outputs[LOGITS][:, -1]
+    return next((_tell_difference(name, *pair) for name, pair in pairs.items() if not are_close(*pair)), "")
 
 
 def agree(
@@ -189,11 +240,18 @@ def agree(
     following: Mapping[str, Any],
     layouts: Sequence[TensorLayout],
 ) -> bool:
-    """Whether `results` are what the model gave in `call`: the last logits, and the cache that the next call got."""
-    states = [layout for layout in layouts if layout.present is not None]
-    expected = {name: tensor for layout in states for name, tensor in layout.read(following[layout.argument]).items()}
-    equal = all(are_close(results[name], want) for name, want in expected.items() if name in results)
-    return equal and are_close(results["logits"][:, -1], call.outputs["logits"][:, -1])
+    """Whether `results` are what the model gave in `call`."""
+    return not find_disagreement(results, call, following, layouts)
+
+
+def _tell_difference(name: str, tensor: torch.Tensor, expected: torch.Tensor) -> str:
+    if tensor.shape != expected.shape:
+        return f"{name} is {'x'.join(map(str, tensor.shape))}, not {'x'.join(map(str, expected.shape))}"
+    return f"{name} differs by {(tensor - expected).abs().max():.2g}"
+
+
+def are_equal(tensor: torch.Tensor, other: torch.Tensor | None) -> bool:
+    return other is not None and tensor.shape == other.shape and torch.equal(tensor, other)
 
 
 def are_close(tensor: torch.Tensor, expected: torch.Tensor) -> bool:

@@ -9,12 +9,14 @@ The cache is built from tensors before the call and read into tensors after it, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from modelexport.capture.generation.cache import TensorLayout
+from modelexport.capture.generation.module_states import MODULE_STATES, hold_module_states
 
 MASK, LOGITS = "attention_mask", "logits"
 
@@ -59,6 +61,7 @@ class DecoderStep:
     masked     outputs that are the input of theirs where the mask says that the token is padding
     takes_mask whether the model itself takes the mask
     implied    tensors that are no inputs, by the name that the input would have
+    model      whose modules keep states in attributes, where a layout is that of module states
     """
 
     call: Callable[..., Any]
@@ -70,6 +73,7 @@ class DecoderStep:
     takes_mask: bool = True
     renamed: Mapping[str, str] = field(default_factory=dict)
     implied: Mapping[str, ImpliedTensor] = field(default_factory=dict)
+    model: torch.nn.Module | None = None
 
     def __call__(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         tensors = {name: tensor.clone() if name in self.written else tensor for name, tensor in inputs.items()}
@@ -79,8 +83,12 @@ class DecoderStep:
         arguments = {self.renamed.get(name, name): tensor for name, tensor in tensors.items() if name not in inside}
         filled = {layout.argument: layout.fill(tensors, length) for layout in self.layouts}
         mask = None if self.takes_mask else arguments.pop(MASK, None)
-        outputs = self.call(**self.constants, **arguments, **filled)
-        given = {id(tensor) for tensor in (*inputs.values(), *tensors.values())}
+        states = filled.pop(MODULE_STATES, None)
+        with self._hold(states) as read_states:
+            outputs = self.call(**self.constants, **arguments, **filled)
+            filled |= {} if read_states is None else {MODULE_STATES: read_states()}
+        # What comes back as it was given is no output; a copy that was written into is.
+        given = {id(tensor) for name, tensor in (*inputs.items(), *tensors.items()) if name not in self.written}
         # Other tensors that a model returns are by-products: hidden states of its encoder, state of its own.
         named = {LOGITS: outputs[LOGITS]}
         for layout in self.layouts:
@@ -91,6 +99,12 @@ class DecoderStep:
             mask = arguments[MASK] if mask is None else mask
             named |= {name: _keep_masked(mask, named[name], inputs[past]) for name, past in self.masked.items()}
         return {name: tensor for name, tensor in named.items() if id(tensor) not in given}
+
+    def _hold(
+        self, states: Mapping[str, torch.Tensor] | None
+    ) -> AbstractContextManager[Callable[[], dict[str, torch.Tensor]] | None]:
+        """The attributes of modules that a step reads and writes, while the model is called."""
+        return nullcontext() if states is None or self.model is None else hold_module_states(self.model, states)
 
 
 def _keep_masked(mask: torch.Tensor, state: torch.Tensor, before: torch.Tensor) -> torch.Tensor:

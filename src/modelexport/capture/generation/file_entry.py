@@ -37,13 +37,13 @@ from modelexport.errors import InputError
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.types import input_dims
 from modelexport.record.model_source import ModelSource
-from modelexport.record.package import CachePair
 
 Tensors = Mapping[str, torch.Tensor]
 
 # A file in floats differs from the model by less than this, relative to the size of a tensor.
 _SAME = 1e-3
 _NUMBERS = re.compile(r"\d+")
+PREFILL = "prefill"
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,10 @@ class _EntryFinder:
                 missing = _missing_past(proto, entry)
             except InputError as error:
                 self._refused.append(f"{entry.name}: {error.message}")
+                # A file may do the work of the first call alone, and take no past.
+                first = find_first_call(entry)
+                if first is not None and _can_pair(proto, first):
+                    fitting.append(first)
                 continue
             fitting.append(self._find_longer(entry, inputs, missing) if missing else entry)
         return fitting
@@ -149,7 +153,7 @@ class _EntryFinder:
             return math.inf, entry
         expected = {name: to_array(tensor) for name, tensor in tensors.items()}
         names = _pair_outputs(expected, returned)
-        pairs = tuple(CachePair(pair.past, names.get(pair.present, pair.present)) for pair in entry.cache)
+        pairs = tuple(replace(pair, present=names.get(pair.present, pair.present)) for pair in entry.cache)
         step = entry.forward
         assert isinstance(step, FittedStep)
         apart = [_relative_distance(returned[name], expected[own]) for own, name in names.items()]
@@ -180,11 +184,72 @@ def _relative_distance(got: np.ndarray, want: np.ndarray) -> float:
     return distance / size if size else distance
 
 
+def find_first_call(entry: EntryPoint) -> EntryPoint | None:
+    """The entry point without a past, on its sample with an empty one: others write the prefill as a file of its own.
+
+    None for an entry point that has no such sample: states of fixed sizes are never empty.
+    """
+    pasts = {pair.past for pair in entry.cache}
+    sample = next((other for other in entry.others if all(not other[name].numel() for name in pasts)), None)
+    if sample is None or not pasts:
+        return None
+    return EntryPoint(
+        PREFILL,
+        _FirstCall(entry.forward, {name: sample[name] for name in pasts}, entry.axes),
+        {name: tensor for name, tensor in sample.items() if name not in pasts},
+        {name: axes for name, axes in entry.axes.items() if name not in pasts},
+    )
+
+
+@dataclass(frozen=True)
+class _FirstCall:
+    """A call with an empty past, in a batch of any size.
+
+    pasts  an empty past of each kind
+    """
+
+    forward: Callable[..., Tensors]
+    pasts: Tensors
+    axes: Mapping[str, Mapping[int, str]]
+
+    def __call__(self, **tensors: torch.Tensor) -> Tensors:
+        batch = next(
+            tensor.shape[axis]
+            for name, tensor in tensors.items()
+            for axis, what in self.axes.get(name, {}).items()
+            if what == BATCH
+        )
+        # Sizes of an empty tensor may be changed at will.
+        empty = {name: past.new_empty(self._shape(name, past, batch)) for name, past in self.pasts.items()}
+        return self.forward(**tensors, **empty)
+
+    def _shape(self, name: str, past: torch.Tensor, batch: int) -> list[int]:
+        axes = self.axes.get(name, {})
+        return [batch if axes.get(axis) == BATCH else size for axis, size in enumerate(past.shape)]
+
+
+def _can_pair(proto: onnx.ModelProto, entry: EntryPoint) -> bool:
+    try:
+        return bool(pair_inputs(proto, entry))
+    except InputError:
+        return False
+
+
 def takes_more(proto: onnx.ModelProto, tensors: Mapping[str, torch.Tensor]) -> bool:
-    """Whether a file takes tensors of a kind and rank that a plain call of the model was not given: a cache, say."""
-    shapes = [(not tensor.is_floating_point(), tensor.dim()) for tensor in tensors.values()]
-    unnamed = (value for name, value in required_inputs(proto).items() if name not in tensors)
-    return any((not _is_float(value), len(input_dims(value) or ())) not in shapes for value in unnamed)
+    """Whether a file takes tensors that a plain call of the model was not given: a cache, say, or positions.
+
+    An input of another name is one of the call's tensors of its kind and rank, each of them once.
+    """
+    wanted = required_inputs(proto)
+    spare = [(not tensor.is_floating_point(), tensor.dim()) for name, tensor in tensors.items() if name not in wanted]
+    for name, value in wanted.items():
+        kind = not _is_float(value), len(input_dims(value) or ())
+        if name in tensors:
+            continue
+        if kind not in spare:
+            return True
+        spare.remove(kind)
+    return False
 
 
 def _is_float(value: onnx.ValueInfoProto) -> bool:
@@ -344,7 +409,7 @@ def _rename_inputs(proto: onnx.ModelProto, entry: EntryPoint, pairs: Mapping[str
         | flags
         | {name: entry.inputs[name] for name in untaken},
         {name: entry.axes.get(other, {}) for name, other in pairs.items()},
-        tuple(CachePair(names[pair.past], pair.present) for pair in entry.cache),
+        tuple(replace(pair, past=names[pair.past]) for pair in entry.cache),
     )
 
 

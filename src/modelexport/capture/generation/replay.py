@@ -186,7 +186,8 @@ def _empty_state(entry: EntryPoint, name: str, batch: int) -> torch.Tensor:
     tensor = entry.inputs[name]
     sizes = {PAST: 0, WINDOW: 0, BATCH: batch}
     axes = entry.axes.get(name, {})
-    return tensor.new_zeros([sizes.get(axes.get(axis, ""), size) for axis, size in enumerate(tensor.shape)])
+    first = next((pair.first for pair in entry.cache if pair.past == name), 0.0)
+    return tensor.new_full([sizes.get(axes.get(axis, ""), size) for axis, size in enumerate(tensor.shape)], first)
 
 
 def choose_tokens(

@@ -15,11 +15,12 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from modelexport.capture.generation.module_states import MODULE_STATES, StateRecorder, preserve_attributes
 from modelexport.errors import InputError
 
 # Hints of `generate` to `forward` that leave out work; a graph does all of it.
@@ -37,8 +38,13 @@ class RecordedCall:
 
 
 @contextmanager
-def record_calls(module: torch.nn.Module, method: str = "forward") -> Iterator[list[RecordedCall]]:
-    """The calls of a module's method while this is open; positional arguments by their names."""
+def record_calls(
+    module: torch.nn.Module, method: str = "forward", at_call: Callable[[], None] = lambda: None
+) -> Iterator[list[RecordedCall]]:
+    """The calls of a module's method while this is open; positional arguments by their names.
+
+    at_call  is told before each of them
+    """
     calls: list[RecordedCall] = []
     own, forward = vars(module).get(method), getattr(module, method)
     signature = inspect.signature(forward)
@@ -51,6 +57,7 @@ def record_calls(module: torch.nn.Module, method: str = "forward") -> Iterator[l
             arguments |= value if collected else {name: value}
         # Copied first: a cache is changed in place.
         arguments = copy.deepcopy({name: value for name, value in arguments.items() if name not in _HINTS})
+        at_call()
         outputs = forward(*args, **kwargs)
         calls.append(RecordedCall(arguments, copy.deepcopy(outputs)))
         return outputs
@@ -75,7 +82,10 @@ class Generation:
 
 
 def record_steps(model: torch.nn.Module, inputs: Mapping[str, Any], new_tokens: int) -> Generation:
-    """Generate greedily, exactly `new_tokens`, and record each call of the model."""
+    """Generate greedily, exactly `new_tokens`, and record each call of the model.
+
+    What the model keeps in attributes of its modules from call to call is an argument of theirs, `module_states`.
+    """
     generate = getattr(model, "generate", None)
     if not callable(generate):
         raise InputError(
@@ -83,7 +93,8 @@ def record_steps(model: torch.nn.Module, inputs: Mapping[str, Any], new_tokens: 
             "Export it without cache: give an .onnx file as output and no task ending in -with-past.",
         )
     options = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False, "num_beams": 1}
-    with record_calls(model) as calls, torch.no_grad():
+    states = StateRecorder(model)
+    with preserve_attributes(model), record_calls(model, at_call=states.note) as calls, torch.no_grad():
         try:
             tokens = generate(**copy.deepcopy(dict(inputs)), **options, use_cache=True, return_dict_in_generate=False)
         except Exception as error:
@@ -94,7 +105,11 @@ def record_steps(model: torch.nn.Module, inputs: Mapping[str, Any], new_tokens: 
                 f"{type(model).__name__}.generate does not run on these inputs: {type(error).__name__}: {error}",
                 f"Check the inputs: {shapes}.",
             ) from error
-    return Generation(tokens, calls)
+    return Generation(tokens, [_with_states(*pair) for pair in zip(calls, states.list_states(), strict=True)])
+
+
+def _with_states(call: RecordedCall, states: Mapping[str, torch.Tensor]) -> RecordedCall:
+    return replace(call, arguments={**call.arguments, MODULE_STATES: dict(states)}) if states else call
 
 
 def merge_calls(calls: Sequence[RecordedCall], caches: frozenset[str]) -> dict[str, Any]:

@@ -25,6 +25,8 @@ from modelexport.errors import ModelUnloadable
 
 Parts = Mapping[str, tuple[torch.nn.Module, Mapping[str, object]]]
 
+_LONGEST_NAME = 100  # as in modelexport.json
+
 
 class JoinedParts(torch.nn.Module):
     """The whole that parts are children of. It is never called as such: each part is entered by itself."""
@@ -35,7 +37,9 @@ def join_parts(parts: Parts) -> JoinedParts:
     whole = JoinedParts()
     for name, (module, _) in parts.items():
         # What a module has already (`forward`) would be hidden by a child of that name.
-        if not name.replace("-", "_").isidentifier() or hasattr(whole, name):
+        # Nor can everything that Python takes for a name be that of a file on every system.
+        is_name = name.isascii() and name.replace("-", "_").isidentifier() and len(name) <= _LONGEST_NAME
+        if not is_name or hasattr(whole, name):
             raise ModelUnloadable(
                 f"a part cannot be called {name!r}",
                 'Choose names such as "encoder" and "decoder": letters, digits, _ and -.',

@@ -9,6 +9,7 @@ https://www.sbert.net/docs/sentence_transformer/usage/custom_models.html
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,13 @@ from modelexport.capture.inputs.specs import dynamic_axes
 from modelexport.capture.loading.dtypes import loading_dtype
 from modelexport.capture.loading.pretrained import refuse_pickles
 from modelexport.capture.loading.third_party import LoadedModel, explain_failure, optional_library, quiet_transformers
+from modelexport.errors import ModelUnloadable
 from modelexport.record.model_source import ModelSource
+from modelexport.record.package_document import is_inside
 
 TASK = "sentence-similarity"
 _MODULES = "modules.json"
+_OWN_CLASSES = "sentence_transformers."
 _RESULTS = ("token_embeddings", "sentence_embedding")
 # Of different lengths, so that one of them is padded.
 _SENTENCES = ("A sentence to embed.", "Another sentence, which is longer than the first one.")
@@ -35,7 +39,8 @@ def is_sentence_folder(folder: Path, options: ModelSource) -> bool:
 
 def load_sentences(source: str, folder: Path, options: ModelSource) -> LoadedModel:
     """All modules of the folder as one model, with one entry point."""
-    refuse_pickles(folder, options.allow_pickle)
+    for part in _check_modules(folder, source, options):
+        refuse_pickles(part, options.allow_pickle)
     sentence_transformers = optional_library("sentence_transformers")
     dtype = loading_dtype(options)
     with quiet_transformers(), explain_failure(f"sentence-transformers cannot load {source!r}"):
@@ -55,3 +60,25 @@ def load_sentences(source: str, folder: Path, options: ModelSource) -> LoadedMod
 
     entry = EntryPoint("model", forward, inputs, dynamic_axes(inputs))
     return LoadedModel(model, source, folder, processing=folder, dtype=dtype, entries=(entry,))
+
+
+def _check_modules(folder: Path, source: str, options: ModelSource) -> list[Path]:
+    """The folders of all modules, before any of it is given to the library, which imports the classes by name."""
+    path = folder / _MODULES
+    try:
+        modules = json.loads(path.read_text(encoding="utf-8"))
+        listed = [(str(module["type"]), str(module["path"])) for module in modules]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ModelUnloadable(
+            f"{str(path)!r} is not a list of modules: {type(error).__name__}", "Save the model again."
+        ) from error
+    for class_name, place in listed:
+        if not class_name.startswith(_OWN_CLASSES) and not options.trust_remote_code:
+            raise ModelUnloadable(
+                f"{source!r} needs Python code of its own ({class_name} in {_MODULES}), which is not run by default",
+                "Read that code, then pass --trust-remote-code.",
+            )
+        if place and not is_inside(place):
+            raise ModelUnloadable(f"{place!r} in {str(path)!r} leads out of the folder", "Save the model again.")
+    # Modules without weights have no folder in a copy that leaves empty ones out.
+    return [part for part in dict.fromkeys([folder, *(folder / place for _, place in listed)]) if part.is_dir()]

@@ -5,7 +5,7 @@
     step 1   decoder_with_past   input_ids 2x1, past_key_values.* ◄── present.* of step 0
 
 Links hand values from file to file, cache pairs from step to step. A state that nobody has made yet is empty: nothing
-along the axes that no other input has, zeros where all sizes are fixed. No torch.
+along the axes that no other input has, and what the cache pair says (zeros) where all sizes are fixed. No torch.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class FileChain:
         arrays: dict[str, np.ndarray] = {}
         handed: dict[str, str] = {}
         links = {link.input: (link.source, link.output) for link in self._info.links if link.target == component.name}
-        states = {pair.past for pair in component.cache}
+        states = {pair.past: pair.first for pair in component.cache}
         for name in component.inputs:
             if name in states and name in self._states:
                 handed[name], arrays[name] = self._states[name]
@@ -103,7 +103,7 @@ class FileChain:
                 handed[name], arrays[name] = ".".join(links[name]), self._made[links[name]]
             elif name in given:
                 arrays[name] = given[name]
-        empty = [name for name in component.inputs if name in states and name not in arrays]
+        empty = {name: first for name, first in states.items() if name in component.inputs and name not in arrays}
         arrays |= empty_states(self._files[component.name].proto, empty, arrays)
         missing = [name for name in component.inputs if name not in arrays]
         if missing:
@@ -143,8 +143,10 @@ def find_decoders(info: PackageInfo) -> tuple[str, str]:
     return first.name, later.name
 
 
-def empty_states(proto: onnx.ModelProto, names: list[str], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """States before the first token, from the shapes that the file states for them."""
+def empty_states(
+    proto: onnx.ModelProto, firsts: Mapping[str, float], given: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """States before the first token, from the shapes that the file states for them, filled with `firsts`."""
     wanted = required_inputs(proto)
     known: dict[str, int] = {}
     for name, array in given.items():
@@ -152,10 +154,10 @@ def empty_states(proto: onnx.ModelProto, names: list[str], given: Mapping[str, n
             if isinstance(dim, str):
                 known.setdefault(dim, size)
     states = {}
-    for name in names:
+    for name, first in firsts.items():
         kind = wanted[name].type.tensor_type.elem_type
         shape = [dim if isinstance(dim, int) else known.get(dim, 0) for dim in input_dims(wanted[name]) or ()]
-        states[name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind))
+        states[name] = np.full(shape, first, onnx.helper.tensor_dtype_to_np_dtype(kind))
     return states
 
 

@@ -9,19 +9,24 @@ Tokens are random, within the table that they index; whatever a cache holds is w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from modelexport.capture.onnxruntime.chain import MASK, FileChain, takes_one_token
-from modelexport.capture.onnxruntime.inputs import make_feed
+from modelexport.capture.onnxruntime.inputs import SampleRequest, make_feed, sample_feeds
 from modelexport.capture.onnxruntime.session import required_inputs
+from modelexport.errors import InputError, RuntimeFailed
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.types import input_dims
-from modelexport.record.package import PackageInfo
+from modelexport.record.package import CachePair, ComponentInfo, PackageInfo
 
 # Inputs of `generate` and `forward` in transformers, which consumers of packages give under these names.
 TOKENS, POSITIONS = "input_ids", "position_ids"
+# Of tensors of the cache, as optimum and onnxruntime-genai call them.
+PAST, PRESENT = "past_key_values.", "present."
+_BATCH, _TOKENS = 2, 8
+_ALONE = "decoder"  # what a file is called that is a package by itself
 
 
 class GeneratedFeeds:
@@ -98,8 +103,49 @@ class GeneratedFeeds:
         return tuple(sizes)
 
 
+def sample_steps(file: TaggedFile, request: SampleRequest) -> Iterator[dict[str, np.ndarray]]:
+    """Inputs of one file. A cache is what the file itself made of the steps before; see `sample_feeds` for others.
+
+    Given inputs and shapes are taken as they are.
+    """
+    pairs = find_cache_pairs(file) if not request.files and not request.shapes else ()
+    steps: list[dict[str, np.ndarray]] = []
+    if pairs:
+        ends = tuple(required_inputs(file.proto)), tuple(file.graph.outputs)
+        info = PackageInfo((ComponentInfo(_ALONE, file.path.name, *ends, pairs),))
+        steps = make_steps(info, {_ALONE: file}, request.count, request.seed).get(_ALONE, [])
+    yield from steps or sample_feeds(file.proto, file.graph, request)
+
+
+def find_cache_pairs(file: TaggedFile) -> tuple[CachePair, ...]:
+    """Inputs and outputs that consumers hand on from step to step, by the names that they know: `present.0.key`."""
+    inputs = required_inputs(file.proto)
+    pairs = ((name.replace(PRESENT, PAST, 1), name) for name in file.graph.outputs if name.startswith(PRESENT))
+    return tuple(CachePair(past, present) for past, present in pairs if past in inputs)
+
+
+def make_steps(
+    info: PackageInfo, files: Mapping[str, TaggedFile], count: int, seed: int = 0
+) -> dict[str, list[dict[str, np.ndarray]]]:
+    """What each component is fed in so many steps of generation, by component; nothing for files that do not run so.
+
+    Files may take what only a whole chain has: then there is no step to take the inputs from.
+    """
+    feeds = GeneratedFeeds(info, files, seed)
+    steps: dict[str, list[dict[str, np.ndarray]]] = {}
+    # At least a prompt and a step: ranges of a cache that is empty, or never read, would be no ranges.
+    try:
+        fed = [feeds.run_prompt(_BATCH, _TOKENS), *(feeds.run_step(_BATCH) for _ in range(max(count, 2) - 1))]
+    except (InputError, RuntimeFailed):
+        return {}
+    for step in fed:
+        for component, feed in step.items():
+            steps.setdefault(component, []).append(feed)
+    return steps
+
+
 def make_feeds(
-    info: PackageInfo, files: Mapping[str, TaggedFile], *, batch: int = 2, tokens: int = 8, seed: int = 0
+    info: PackageInfo, files: Mapping[str, TaggedFile], *, batch: int = _BATCH, tokens: int = _TOKENS, seed: int = 0
 ) -> dict[str, dict[str, np.ndarray]]:
     """What each component is fed in a prefill and the step behind it, by component."""
     feeds = GeneratedFeeds(info, files, seed)

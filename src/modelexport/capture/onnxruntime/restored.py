@@ -21,7 +21,7 @@ import onnx
 
 from modelexport.graph.dequantize import dequantize_weight, stored_weight_input
 from modelexport.graph.file.reading import ModelFile, initializer_array
-from modelexport.graph.weight_parts import ParameterRows
+from modelexport.graph.weight_parts import ParameterRows, list_matrices, read_rows
 from modelexport.record.signals import WeightPart
 
 _MICROSOFT = "com.microsoft"
@@ -76,11 +76,8 @@ class WeightRestorer:
 
     def _find_parts(self, name: str) -> None:
         array = initializer_array(self._file, self._tensors[name])
-        if array.ndim not in (1, 2):
-            return
-        matrix = array.reshape(-1, 1) if array.ndim == 1 else array
-        # Tools store a linear layer's weight as it is multiplied: transposed.
-        parts = self._rows.split(matrix) or (self._rows.split(matrix.T) if array.ndim > 1 else ())
+        # Tools store a linear layer's weight as it is multiplied, transposed, and those of experts in a stack.
+        parts = next(filter(None, (self._rows.split(matrix) for _, matrix in list_matrices(array))), ())
         if parts:
             self._parts[name] = parts
 
@@ -126,9 +123,7 @@ class WeightRestorer:
         return None
 
     def _read(self, part: WeightPart) -> np.ndarray:
-        array = self._parameters[part.parameter]
-        rows: np.ndarray = (array.T if part.transposed else array)[part.first : part.first + part.rows]
-        return rows
+        return read_rows(self._parameters[part.parameter], part)
 
 
 def _float_nodes(node: onnx.NodeProto, weight: str) -> Iterator[onnx.NodeProto]:

@@ -86,7 +86,7 @@ def _merge(temporary: Path, target: Path) -> None:
     files = sorted(path.relative_to(temporary) for path in temporary.rglob("*") if not path.is_dir())
     # The description last: whoever reads meanwhile finds the old one, or the new one with all of its files.
     files.sort(key=lambda path: path.name == PACKAGE_FILE)
-    _refuse_folders(files, target)
+    _refuse_obstacles(files, target)
     is_package = Path(PACKAGE_FILE) in files
     before = _files_of_package(target) if is_package else ()
     outdated = [path for path in before if path.relative_to(target) not in files]
@@ -111,11 +111,17 @@ def _merge(temporary: Path, target: Path) -> None:
             aside.unlink()
 
 
-def _refuse_folders(files: list[Path], target: Path) -> None:
+def _refuse_obstacles(files: list[Path], target: Path) -> None:
     for path in files:
         steps = [target / parent for parent in path.parents]
         if (target / path).is_dir() or any(step.exists() and not step.is_dir() for step in steps):
             raise FileUnwritable(f"cannot write {target / path}: there is a folder or a file in its way")
+        # A folder of others may have a link in it: nothing elsewhere is replaced because of it.
+        if not (target / path).parent.resolve().is_relative_to(target):
+            raise FileUnwritable(
+                f"cannot write {target / path}: a link there leads out of the folder",
+                "Remove the link, or write to another folder.",
+            )
 
 
 def _files_of_package(folder: Path) -> Iterator[Path]:

@@ -113,11 +113,16 @@ def write_package(folder: Path, info: PackageInfo) -> PackageInfo:
     """
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     listed = replace(info, files={name: digest_file(folder / name) for name in names if name != PACKAGE_FILE})
-    text = write_package_document(listed)
+    write_description(folder, listed)
+    return listed
+
+
+def write_description(folder: Path, info: PackageInfo) -> None:
+    """Write `modelexport.json` as it is, with the digests that are in it."""
+    text = write_package_document(info)
     # What is written can be read: a component without its file is found here and not by the user.
     parse_package_document(text)
     write_atomically(folder / PACKAGE_FILE, text)
-    return listed
 
 
 def _restore(folder: Path) -> str:

@@ -67,9 +67,9 @@ def _pair_texts(component: ComponentInfo) -> Iterator[str]:
 
 
 def _lines(what: str, left: Iterator[str], right: Iterator[str]) -> Iterator[str]:
-    before, after = list(left), list(right)
-    removed = [text for text in before if text not in {*after}]
-    added = [text for text in after if text not in {*before}]
+    before, after = dict.fromkeys(left), dict.fromkeys(right)
+    removed = [text for text in before if text not in after]
+    added = [text for text in after if text not in before]
     if removed:
         yield f"{what}, removed: {some_of(removed)}"
     if added:

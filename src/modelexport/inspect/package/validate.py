@@ -13,7 +13,7 @@ Two axes agree unless both have a size and the sizes differ: the past is shorter
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -45,6 +45,14 @@ class PackageValidation:
     def ok(self) -> bool:
         joined = any(finding.severity is Severity.ERROR for finding in self.findings)
         return not joined and all(validation.ok for validation in self.components.values())
+
+    def with_repairs(self, repaired: Mapping[str, int]) -> PackageValidation:
+        """The same after a repair: how many nodes of which components were given other keys."""
+        components = {
+            name: replace(item, repaired=repaired[name], written=item.path) if name in repaired else item
+            for name, item in self.components.items()
+        }
+        return replace(self, components=components)
 
 
 @dataclass(frozen=True)

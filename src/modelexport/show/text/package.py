@@ -40,7 +40,7 @@ from modelexport.show.module_tree import grouped_rows, join_paths, path_pattern
 from modelexport.show.text.analysis import analysis_tables, module_label, query_names, query_table
 from modelexport.show.text.checks import comparison_tables, validation_tables
 from modelexport.show.text.console import count_text, counted, flops_text, plain, share_text, size_text, table
-from modelexport.show.text.cost_and_profile import cost_tables
+from modelexport.show.text.cost_and_profile import cost_tables, node_tables
 from modelexport.show.text.diff import diff_summary
 
 _FEW = 40  # rows of the module table that can be read at once
@@ -175,7 +175,7 @@ def package_validation_tables(validation: PackageValidation, *, verbose: bool = 
 
 
 def package_cost_tables(
-    cost: PackageCost, *, depth: int | None = None, everything: bool = False, verbose: bool = False
+    cost: PackageCost, *, by: str = "module", depth: int | None = None, everything: bool = False, verbose: bool = False
 ) -> Iterator[RenderableType]:
     at = ", ".join(f"{name}={size}" for name, size in cost.at.items())
     yield plain(" · ".join(part for part in (cost.folder, at) if part), "bold")
@@ -190,7 +190,10 @@ def package_cost_tables(
     yield from _cache_lines(cost.cache)
     for name, component in cost.components.items():
         yield from (Text(), _title(name))
-        yield from cost_tables(component, depth=depth, everything=everything, verbose=verbose)
+        if by == "node":
+            yield from node_tables(component, verbose=verbose)
+        else:
+            yield from cost_tables(component, depth=depth, everything=everything, verbose=verbose)
 
 
 def package_comparison_tables(pair: PackagePair[Comparison], *, verbose: bool = False) -> Iterator[RenderableType]:
