@@ -95,3 +95,15 @@ def test_fused_nodes_belong_to_all_modules_whose_work_they_do(decoder: mx.Packag
     assert {"model.layers.1", "model.norm"} in owners["SkipSimplifiedLayerNormalization"]
     assert len(owners["SkipSimplifiedLayerNormalization"]) == 4
     assert owners["MultiHeadAttention"] == [{f"model.layers.{number}.self_attn"} for number in range(2)]
+
+
+def test_a_layer_is_extracted_with_its_cache(decoder: mx.Package, tmp_path: Path) -> None:
+    target = tmp_path / "layer.onnx"
+    extraction = mx.extract(decoder["decoder"].path, "model.layers.1", target, model=decoder.folder.parent / "model")
+    states = {f"past_key_values.1.{part}" for part in ("key", "value")}
+    assert states <= {end.name for end in extraction.inputs}
+    assert {name.replace("past_key_values", "present") for name in states} <= {end.name for end in extraction.outputs}
+    assert not [end.name for end in extraction.inputs if end.name.startswith("past_key_values.0")]
+    assert extraction.ok
+    assert mx.profile(target, runs=1, warmup=0).check.holds
+    assert mx.verify(target, against=target).numbers_agree

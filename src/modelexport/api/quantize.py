@@ -123,7 +123,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
         raise UserError(f"samples is {samples}", "Give 1 or more.")
     queries = tuple(as_sequence(exclude)), tuple(as_sequence(include))
     embedding, made = parse_embedding(embed, "torch", False), SampleRequest(samples, seed, tuple(input))
-    request = _Request(settings, static, *queries, data, made, embedding, check, report)
+    request = _QuantizeRequest(settings, static, *queries, data, made, embedding, check, report)
     if (package := find_package(file)) is not None:
         target = PackageTarget(Path(output), tuple(components), weight_type or "int8", force)
         return _quantize_package(package, request, target, progress)
@@ -133,7 +133,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
 
 
 @dataclass(frozen=True)
-class _Request:
+class _QuantizeRequest:
     """What is asked for; see `quantize`.
 
     data   files with samples
@@ -165,7 +165,7 @@ class _Request:
 
 
 def _quantize_package(
-    package: Package, request: _Request, target: PackageTarget, progress: Progress | None
+    package: Package, request: _QuantizeRequest, target: PackageTarget, progress: Progress | None
 ) -> PackageChange[QuantizeResult]:
     """Every component; a cache is one that the package itself has made."""
     ensure_one_component(package, target.only, "--calibration", request.data)
@@ -188,7 +188,7 @@ def _quantize_package(
     return run_on_package(package, target, options, quantize_component)
 
 
-def _quantize_file(path: Path, request: _Request, target: Path, progress: Progress | None) -> QuantizeResult:
+def _quantize_file(path: Path, request: _QuantizeRequest, target: Path, progress: Progress | None) -> QuantizeResult:
     ensure_model_target(target)
     clock = Clock(progress)
     with clock.step("read"):

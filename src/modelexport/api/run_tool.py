@@ -77,7 +77,7 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
 
     if samples < 1:
         raise UserError(f"samples is {samples}", "Give 1 or more.")
-    request = _Request(
+    request = _ToolRequest(
         tool,
         parse_chain(tool),
         parse_embedding(embed, "torch", False),
@@ -96,7 +96,7 @@ def run_tool(  # noqa: PLR0913 - the keywords are the command line's options
 
 
 @dataclass(frozen=True)
-class _Request:
+class _ToolRequest:
     """What is asked for; see `run_tool`.
 
     feeds  inputs that somebody has made already, in place of those that are made here
@@ -118,7 +118,7 @@ class _Request:
 
 
 def _run_on_package(
-    package: Package, request: _Request, output: Path, where: tuple[tuple[str, ...], bool], clock: Clock
+    package: Package, request: _ToolRequest, output: Path, where: tuple[tuple[str, ...], bool], clock: Clock
 ) -> PackageChange[RelinkResult]:
     """The tool on every component; a cache is one that the package itself has made."""
     from modelexport.api.package_tools import (
@@ -144,7 +144,7 @@ def _run_on_package(
     return run_on_package(package, target, ToolOptions(input=request.input), run_on_component)
 
 
-def _run_on_file(path: Path, request: _Request, target: Path, clock: Clock) -> RelinkResult:
+def _run_on_file(path: Path, request: _ToolRequest, target: Path, clock: Clock) -> RelinkResult:
     from modelexport.capture.onnxruntime.generated_feeds import sample_steps
     from modelexport.capture.onnxruntime.inputs import SampleRequest, describe_made
 
