@@ -113,7 +113,10 @@ class Chain:
         """Of the arguments that a model was called with, those that the chain cannot make by itself."""
         made = {TOKENS, EMBEDDINGS, *MASKS, *self.cache_names}
         shapes = {name: shape for name, shape in self.later.shapes.items() if name not in made and name in arguments}
-        return {name: arguments[name] for name, shape in shapes.items() if name != POSITIONS or len(shape) > 2}
+        more = {name: arguments[name] for name, shape in shapes.items() if name != POSITIONS or len(shape) > 2}
+        if POSITIONS in more:  # places in time, height and width, without that in the text
+            more[POSITIONS] = more[POSITIONS][-int(shapes[POSITIONS][0]) :]
+        return more
 
     def start(self, inputs: Mapping[str, np.ndarray]) -> State:
         """Run encoders of text, images and sound."""

@@ -36,13 +36,15 @@ class ImageTokens:
     tokens  placeholders that the image's features replace
     framed  whether a token before and one behind say where it starts and ends
     grid    patches of an image in time, height and width, where the model takes them as an input
-    marks   the input that is 1 where the image is, if the model has one
+    marks   the input that tells tokens of the image from others, if the model has one
+    values  of this input: for the image, for the rest of the prompt, for text of which every token sees those before
     """
 
     tokens: int
     framed: bool = False
     grid: tuple[int, ...] = ()
     marks: str = ""
+    values: tuple[int, int, int] = (1, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,8 @@ def _read_image(stated: Mapping[str, Any] | None) -> ImageTokens | None:
     if stated is None:
         return None
     grid: Sequence[int] = stated.get("grid", ())
-    return ImageTokens(**{**stated, "grid": tuple(grid)})
+    values: Sequence[int] = stated.get("values", ImageTokens.values)
+    return ImageTokens(**{**stated, "grid": tuple(grid), "values": tuple(values)})
 
 
 def _check_names(family: Family) -> None:

@@ -113,7 +113,7 @@ def make_generate_inputs(family: Family) -> dict[str, torch.Tensor]:
     if image is not None and image.grid:
         inputs["image_grid_thw"] = torch.tensor([image.grid] * len(PROMPTS))
     if image is not None and image.marks:
-        inputs[image.marks] = (inputs["input_ids"] == IMAGE).long()
+        inputs[image.marks] = torch.where(inputs["input_ids"] == IMAGE, *image.values[:2])
     return inputs
 
 

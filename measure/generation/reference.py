@@ -68,7 +68,7 @@ def generate_steps(example: Example) -> GeneratedSteps:
 def run_forward(model: Any, inputs: Mapping[str, torch.Tensor], tokens: np.ndarray, mask: np.ndarray) -> Call:
     """One call on all tokens, from an empty cache; its logits are among the arrays as `logits`.
 
-    inputs  of the encoder, for models that have one
+    inputs  of the encoder, for models that have one; what else there is for each token
     """
     accepted = inspect.signature(model.forward).parameters
     if model.config.is_encoder_decoder:
@@ -77,6 +77,7 @@ def run_forward(model: Any, inputs: Mapping[str, torch.Tensor], tokens: np.ndarr
         positions = np.where(mask == 0, 0, np.cumsum(mask, axis=1) - 1)
         offered = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions}
         arguments = {name: torch.from_numpy(array) for name, array in offered.items() if name in accepted}
+        arguments |= inputs
     with torch.no_grad(), keep_attributes(model):
         outputs, cache = model(**arguments, use_cache=True), {}
         if not read_cache(outputs, {}) and "past_key_values" in accepted:

@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from measure.generation.chain import GROWING, Arrays, Chain, State
+from measure.generation.chain import GROWING, POSITIONS, Arrays, Chain, State, count_positions
 from measure.generation.families import Family
 from measure.generation.models import FIRST_WORD, VOCABULARY, Example
 from measure.generation.reference import generate_steps, run_forward
@@ -64,8 +64,11 @@ def witness_generation(chain: Chain, example: Example) -> GenerationWitness:
     tokens = steps.first
     mask = np.ones_like(tokens) if model.config.is_encoder_decoder else example.inputs["attention_mask"].numpy()
     worst, fault, equal = 0.0, "", True
+    start = int(steps.calls[0].arguments.get(POSITIONS, np.zeros(1)).min())
     for number, call in enumerate(steps.calls):
-        logits = chain.step(state, tokens, mask, chain.find_more(call.arguments))
+        # Some models count positions from 1.
+        counted = {POSITIONS: count_positions(mask, tokens.shape[1], ()) + start} if start else {}
+        logits = chain.step(state, tokens, mask, chain.find_more(call.arguments) | counted)
         difference, name = compare_caches(chain, state, call.cache, mask)
         if difference > TOLERANCE and not fault:
             fault = f"step {number}: {name} differs by {difference:.2g}"
@@ -96,15 +99,25 @@ def compare_point(chain: Chain, family: Family, example: Example, sizes: tuple[i
     model: Any = example.model
     tokens, mask = make_tokens(batch, past + query, pads=family.pads and family.kind != "encoder-decoder")
     inputs = repeat_rows(example.inputs, batch) if family.kind == "encoder-decoder" else {}
-    expected = run_forward(model, inputs, tokens, mask)
+    marks = mark_text(chain, family, tokens)
+    expected = run_forward(model, {**inputs, **marks}, tokens, mask)
     state = chain.start({name: tensor.numpy() for name, tensor in inputs.items()}) if inputs else State({})
     if past:
-        before = run_forward(model, inputs, tokens[:, :past], mask[:, :past])
+        earlier = {name: tensor[:, :past] for name, tensor in marks.items()}
+        before = run_forward(model, {**inputs, **earlier}, tokens[:, :past], mask[:, :past])
         state.cache = {name: before.cache[_bare(name)] for name in chain.cache_names}
-    logits = chain.step(state, tokens[:, past:], mask)
+    logits = chain.step(state, tokens[:, past:], mask, {name: tensor.numpy() for name, tensor in marks.items()})
     shown = mask[:, past:] != 0
     worst = difference_of(expected.arguments["logits"][:, past:][shown], logits[shown])
     return max((worst, "logits"), compare_caches(chain, state, expected.cache, mask))
+
+
+def mark_text(chain: Chain, family: Family, tokens: np.ndarray) -> dict[str, torch.Tensor]:
+    """That these tokens are text, where the file of the first call asks for it."""
+    image = family.image
+    if image is None or image.marks not in chain.decoders[-1].shapes:
+        return {}
+    return {image.marks: torch.full(tokens.shape, image.values[2])}
 
 
 def make_tokens(batch: int, length: int, *, pads: bool) -> tuple[np.ndarray, np.ndarray]:

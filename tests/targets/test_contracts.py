@@ -14,6 +14,7 @@ from modelexport.targets.catalogue import TARGETS, find_contract
 from modelexport.targets.contract import (
     DECODER,
     ENCODER_DECODER,
+    FIRST_CALL,
     MULTIMODAL,
     SINGLE,
     ComponentGraph,
@@ -130,10 +131,15 @@ def test_a_window_of_unknown_size_is_refused() -> None:
         find_contract("genai").refuse(replace(FACTS, configuration=unknown, components=(make_decoder(windows=(1,)),)))
 
 
-@pytest.mark.parametrize("kind", [ENCODER_DECODER, MULTIMODAL, SINGLE])
+@pytest.mark.parametrize("kind", [FIRST_CALL, SINGLE])
 def test_a_kind_that_the_consumer_does_not_run_is_refused_by_the_configuration_alone(kind: str) -> None:
-    with pytest.raises(TargetUnsuitable, match="it runs decoders"):
+    with pytest.raises(TargetUnsuitable, match=r"it runs decoders .*, not "):
         find_contract("genai").refuse(ModelFacts(renamed("t5"), kind))
+
+
+def test_encoder_decoders_that_genai_has_no_code_for_are_refused_by_the_configuration_alone() -> None:
+    with pytest.raises(TargetUnsuitable, match="of encoder-decoders it runs whisper"):
+        find_contract("genai").refuse(ModelFacts(renamed("t5"), ENCODER_DECODER))
 
 
 @pytest.mark.parametrize(
@@ -205,6 +211,7 @@ def test_transformersjs_names_states_and_variants() -> None:
         (["encoder", "decoder", "decoder_with_past"], ENCODER_DECODER),
         (["encoder", "decoder_merged"], ENCODER_DECODER),
         (["vision_encoder", "embed_tokens", "decoder"], MULTIMODAL),
+        (["vision_encoder", "embed_tokens", "decoder", "decoder_with_past"], FIRST_CALL),
         (["model"], SINGLE),
     ],
 )

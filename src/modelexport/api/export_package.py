@@ -138,8 +138,11 @@ def _prepare(source: ModelSource, contract: Contract, clock: Clock) -> Component
 
     # The suffix is optimum's: the same model, with its cache.
     loaded = replace(source, task=source.task and source.task.removesuffix(WITH_PAST))
-    components = prepare_components(loaded, clock.step, refuse, merged=contract.merges)
-    renamed = tuple(rename_entry(entry, contract.rename, contract.axes) for entry in components.entries)
+    components = prepare_components(
+        loaded, clock.step, refuse, merged=contract.merges, encodes_keys=contract.encodes_keys
+    )
+    entries = [entry for entry in components.entries if entry.name not in contract.unused]
+    renamed = tuple(rename_entry(entry, contract.rename, contract.axes) for entry in entries)
     return replace(components, entries=renamed)
 
 

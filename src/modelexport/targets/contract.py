@@ -25,6 +25,7 @@ from modelexport.record.configuration import ModelConfiguration
 from modelexport.record.package import CachePair
 
 DECODER, ENCODER_DECODER, MULTIMODAL, SINGLE = "decoder", "encoder_decoder", "multimodal", "single"
+FIRST_CALL = "first_call"  # other modalities, and a decoder for the first call beside the one for later ones
 PIPELINE = "pipeline"  # networks of diffusers, each in a folder of its own
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 
@@ -102,6 +103,9 @@ class Contract:
     rename           the consumer's name of an input or output, by ours
     name_variant     the file of a component by the type of its numbers: `model.onnx` in int4 is `model_q4.onnx`
     list_external    config.json with what the consumer reads there of files whose weights are in a file of their own
+    unused           components that the consumer does without: it puts features in the place of tokens by itself, or
+                     has a graph do it
+    encodes_keys     whether the encoder returns keys and values of its states, which one decoder takes in all calls
     """
 
     name: str
@@ -116,6 +120,8 @@ class Contract:
     rename: Callable[[str], str] = str
     name_variant: Callable[[str, str], str] = _keep_name
     list_external: Callable[[Mapping[str, Any], frozenset[str]], Mapping[str, Any]] = _keep_configuration
+    unused: frozenset[str] = frozenset()
+    encodes_keys: bool = False
 
     @property
     def merges(self) -> bool:
@@ -125,7 +131,7 @@ class Contract:
     def refuse(self, facts: ModelFacts) -> None:
         """Raise if the consumer cannot run such a model. Before an export, and again when its components are known."""
         if facts.kind not in self.files:
-            problem = f"it runs {' and '.join(map(_describe_kind, self.files))}"
+            problem = f"it runs {' and '.join(map(_describe_kind, self.files))}, not {_describe_kind(facts.kind)}"
         else:
             problem = self.find_obstacle(facts)
         if problem:
@@ -152,6 +158,7 @@ def _describe_kind(kind: str) -> str:
         DECODER: "decoders",
         ENCODER_DECODER: "encoder-decoders",
         MULTIMODAL: "language models with other modalities",
+        FIRST_CALL: "language models that compute something else in the first call than in later ones",
         SINGLE: "models of one forward pass",
         PIPELINE: "pipelines",
     }
@@ -172,7 +179,9 @@ def find_kind(components: Iterable[str]) -> str:
         return SINGLE
     if "encoder" in names:
         return ENCODER_DECODER
-    return MULTIMODAL if names & {"vision_encoder", "audio_encoder", "embed_tokens"} else DECODER
+    if not names & {"vision_encoder", "audio_encoder", "embed_tokens"}:
+        return DECODER
+    return FIRST_CALL if "decoder_with_past" in names else MULTIMODAL
 
 
 def expect_kind(configuration: ModelConfiguration) -> str:

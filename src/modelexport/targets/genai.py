@@ -1,6 +1,8 @@
-"""onnxruntime-genai: one decoder file and `genai_config.json`, which names its inputs and outputs.
+"""onnxruntime-genai: a decoder, encoders and embeddings, and `genai_config.json`, which names inputs and outputs.
 
     model.onnx, genai_config.json, files of the tokenizer
+    vision_encoder.onnx, embedding.onnx        a language model with images (genai_sections.py)
+    encoder.onnx                               sound
 
 What its version 0.18 does with a decoder, as observed on exported files:
 
@@ -12,7 +14,7 @@ cache       Keys and values of [batch, heads, tokens, size], of which heads and 
             tokens elsewhere. Beams are not possible with it.
 padding     Rows of a batch are padded on the right: what follows the last token that is not padding is masked. Padding
             on the left is taken for text. Padding between tokens takes room in a sliding window.
-inputs      `input_ids`, `attention_mask`, `position_ids`, the last two only if the graph has them.
+inputs      `input_ids` or `inputs_embeds`, `attention_mask`, `position_ids`, the last two only if the graph has them.
 
 https://onnxruntime.ai/docs/genai/reference/config.html
 """
@@ -21,13 +23,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from modelexport.errors import some_of
 from modelexport.record.configuration import ModelConfiguration
 from modelexport.record.package import Axis
+from modelexport.targets import genai_sections
 from modelexport.targets.contract import (
     DECODER,
+    ENCODER_DECODER,
+    MULTIMODAL,
     ComponentGraph,
     Contract,
     ModelFacts,
@@ -45,8 +51,13 @@ TYPES = """
     hunyuandensev1 internlm2 llama mistral mistral3_text nemotron olmo phi phi3 phi3small phimoe qwen2 qwen2_5_vl_text
     qwen3 qwen3_5_moe_text qwen3_5_text qwen3_vl_text smollm3
 """
-_FED = ("input_ids", "attention_mask", "position_ids")
-_CACHED = re.compile(r"past_key_values\.(\d+)\.(key|value)")
+_FED = {
+    DECODER: ("input_ids", "attention_mask", "position_ids"),
+    MULTIMODAL: ("inputs_embeds", "attention_mask", "position_ids"),
+    ENCODER_DECODER: ("input_ids",),
+}
+_CACHED = re.compile(r"past_key_values\.(\d+)\.(?:decoder\.)?(key|value)")
+_OF_ENCODER = ".encoder."
 _KEY_AXES = 4
 # The shortest window that can be described: window_size must be positive, and the slack is at least 1.
 _SHORTEST_WINDOW = 3
@@ -75,21 +86,40 @@ def find_type(configuration: ModelConfiguration) -> str:
 
 
 def _find_obstacle(facts: ModelFacts) -> str:
+    foreign = ""
+    if facts.kind == MULTIMODAL:
+        foreign = genai_sections.find_foreign_media(facts)
+    elif facts.kind == ENCODER_DECODER:
+        foreign = genai_sections.find_foreign_sound(facts)
     decoder = facts.component("decoder")
-    if decoder is None:
-        return ""
-    return _find_foreign_input(decoder) or _find_foreign_cache(decoder) or _find_foreign_window(facts, decoder)
+    if foreign or decoder is None:
+        return foreign
+    decoder = _without_cross_cache(decoder)
+    return (
+        _find_foreign_input(decoder, facts.kind) or _find_foreign_cache(decoder) or _find_foreign_window(facts, decoder)
+    )
 
 
-def _find_foreign_input(decoder: ComponentGraph) -> str:
+def _without_cross_cache(decoder: ComponentGraph) -> ComponentGraph:
+    """The decoder without keys and values of an encoder's states, which come from the encoder."""
+    inputs = {name: shape for name, shape in decoder.inputs.items() if _OF_ENCODER not in name}
+    return replace(decoder, inputs=inputs, cache=tuple(pair for pair in decoder.cache if _OF_ENCODER not in pair.past))
+
+
+def _find_foreign_input(decoder: ComponentGraph, kind: str) -> str:
     """An input that genai does not feed, or not in this shape."""
+    fed = _FED[kind]
     past = {pair.past for pair in decoder.cache}
-    foreign = [name for name in decoder.inputs if name not in _FED and name not in past]
+    foreign = [name for name in decoder.inputs if name not in fed and name not in past]
     if foreign:
-        return f"it feeds {', '.join(_FED)} and the cache, and the graph also takes {some_of(foreign)}"
-    for name in _FED:
-        shape = decoder.inputs.get(name, ("", ""))
-        if len(shape) != 2 or isinstance(shape[1], int):
+        return f"it feeds {', '.join(fed)} and the cache, and the graph also takes {some_of(foreign)}"
+    for name in fed:
+        shape = tokens = decoder.inputs.get(name, ("", ""))
+        if name == "inputs_embeds":  # a vector for each token
+            tokens = shape[:2]
+        elif name == "position_ids" and kind == MULTIMODAL and genai_sections.has_grid_positions(decoder):
+            tokens = shape[1:]
+        if len(tokens) != 2 or isinstance(tokens[1], int):
             return f"it feeds {name} of [batch, sequence], and the graph takes {show_shape(shape)}"
     return ""
 
@@ -134,14 +164,16 @@ def _configure(facts: ModelFacts) -> dict[str, str]:
     assert decoder is not None, "a package for genai has a decoder"
     configuration = facts.configuration
     text, generation = configuration.decoder, configuration.generation
-    context = int(text.get("max_position_embeddings") or text.get("seq_length") or _UNLIMITED_CONTEXT)
+    lengths = (text.get(name) for name in ("max_target_positions", "max_position_embeddings", "seq_length"))
+    context = int(next(filter(None, lengths), _UNLIMITED_CONTEXT))
     content = {
         "model": {
-            "type": find_type(configuration),
+            "type": _find_type_of_kind(facts, decoder),
             **_find_tokens(text, generation),
             "context_length": context,
             "vocab_size": _last_axis(decoder.outputs["logits"], text.get("vocab_size")),
             "decoder": _describe_decoder(facts, decoder),
+            **_describe_others(facts),
         },
         "search": {
             **{name: generation[name] for name in _SEARCH if generation.get(name) is not None},
@@ -151,6 +183,20 @@ def _configure(facts: ModelFacts) -> dict[str, str]:
         },
     }
     return {FILE: write_json(content), **save_configuration(facts)}
+
+
+def _find_type_of_kind(facts: ModelFacts, decoder: ComponentGraph) -> str:
+    if facts.kind == MULTIMODAL:
+        return genai_sections.find_vision_type(facts.configuration, decoder)
+    return facts.configuration.model_type if facts.kind == ENCODER_DECODER else find_type(facts.configuration)
+
+
+def _describe_others(facts: ModelFacts) -> dict[str, Any]:
+    """Sections beside that of the decoder."""
+    files = {each.name: GENAI.file_of(facts.kind, each.name) for each in facts.components}
+    if facts.kind == MULTIMODAL:
+        return genai_sections.describe_images(facts, files)
+    return genai_sections.describe_sound(facts, files) if facts.kind == ENCODER_DECODER else {}
 
 
 def _last_axis(shape: Shape, otherwise: object) -> object:
@@ -185,13 +231,8 @@ def _describe_decoder(facts: ModelFacts, decoder: ComponentGraph) -> dict[str, A
         "num_attention_heads": text.get("num_attention_heads"),
         "num_key_value_heads": heads,
         "num_hidden_layers": len(layers),
-        "inputs": {name: name for name in _FED if name in decoder.inputs}
-        | {"past_key_names": "past_key_values.%d.key", "past_value_names": "past_key_values.%d.value"},
-        "outputs": {
-            "logits": "logits",
-            "present_key_names": "present.%d.key",
-            "present_value_names": "present.%d.value",
-        },
+        "inputs": {name: name for name in _FED[facts.kind] if name in decoder.inputs} | _name_cache(facts.kind, "past"),
+        "outputs": {"logits": "logits", **_name_cache(facts.kind, "present")},
     }
     windows, window = _find_windows(decoder), facts.configuration.window
     if windows and window is not None:
@@ -206,4 +247,27 @@ def _describe_decoder(facts: ModelFacts, decoder: ComponentGraph) -> dict[str, A
     return {name: value for name, value in described.items() if value is not None}
 
 
-GENAI = Contract("genai", "onnxruntime-genai", {DECODER: {"decoder": "model.onnx"}}, _configure, _find_obstacle)
+def _name_cache(kind: str, when: str) -> dict[str, str]:
+    """Names of keys and values, before or after a step; `%d` is the number of the layer."""
+    prefix = "past_key_values.%d" if when == "past" else "present.%d"
+    own = ".decoder" if kind == ENCODER_DECODER else ""
+    names = {f"{when}_{part}_names": f"{prefix}{own}.{part}" for part in ("key", "value")}
+    if own and when == "past":
+        names |= {f"cross_past_{part}_names": f"{prefix}{_OF_ENCODER}{part}" for part in ("key", "value")}
+    return names
+
+
+_FILES = {
+    DECODER: {"decoder": "model.onnx"},
+    MULTIMODAL: {"decoder": "model.onnx", "vision_encoder": "vision_encoder.onnx", "embedding": "embedding.onnx"},
+    ENCODER_DECODER: {"encoder": "encoder.onnx", "decoder": "decoder.onnx"},
+}
+GENAI = Contract(
+    "genai",
+    "onnxruntime-genai",
+    _FILES,
+    _configure,
+    _find_obstacle,
+    unused=frozenset({"embed_tokens"}),
+    encodes_keys=True,
+)

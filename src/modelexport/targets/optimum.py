@@ -19,6 +19,7 @@ from modelexport.record.configuration import ModelConfiguration
 from modelexport.targets.contract import (
     DECODER,
     ENCODER_DECODER,
+    FIRST_CALL,
     MULTIMODAL,
     PIPELINE,
     SINGLE,
@@ -38,14 +39,16 @@ _FILES = {
     SINGLE: {"model": "model.onnx"},
     PIPELINE: {},
 }
+_MEDIA_FILES = {
+    "vision_encoder": "vision_encoder.onnx",
+    "audio_encoder": "audio_encoder.onnx",
+    "embed_tokens": "embed_tokens.onnx",
+    "embedding": "embedding.onnx",
+}
 _PLAIN_FILES = {
     **_FILES,
-    MULTIMODAL: {
-        "vision_encoder": "vision_encoder.onnx",
-        "audio_encoder": "audio_encoder.onnx",
-        "embed_tokens": "embed_tokens.onnx",
-        "decoder": "decoder_model_merged.onnx",
-    },
+    MULTIMODAL: {**_MEDIA_FILES, "decoder": "decoder_model_merged.onnx"},
+    FIRST_CALL: {**_FILES[ENCODER_DECODER], **_MEDIA_FILES},
 }
 
 

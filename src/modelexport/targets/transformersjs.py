@@ -144,4 +144,5 @@ TRANSFORMERSJS = Contract(
     rename=rename_state,
     name_variant=name_variant,
     list_external=_list_external,
+    unused=frozenset({"embedding"}),
 )

@@ -100,6 +100,16 @@ def build_qwen3_vl() -> nn.Module:
     return MODELS.Qwen3VLForConditionalGeneration(config)
 
 
+def build_voxtral() -> nn.Module:
+    audio = {"hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = MODELS.VoxtralConfig(
+        text_config={**TEXT, "model_type": "llama"},
+        audio_config={**audio, "num_mel_bins": 10, "max_source_positions": 20, "vocab_size": 99},
+        audio_token_id=IMAGE,
+    )
+    return MODELS.VoxtralForConditionalGeneration(config)
+
+
 def prepare(build: Callable[[], nn.Module]) -> tuple[nn.Module, dict[str, Tensor]]:
     torch.manual_seed(0)
     model = build().eval()
@@ -116,19 +126,68 @@ def call(entry: EntryPoint, *tensors: Mapping[str, Tensor]) -> Mapping[str, Tens
 def test_chain_equals_generate(build: Callable[[], nn.Module]) -> None:
     model, inputs = prepare(build)
     entries = {entry.name: entry for entry in find_entry_points(model, inputs)}
-    assert list(entries) == ["vision_encoder", "embed_tokens", "embedding", "decoder"]
+    assert list(entries)[:4] == ["vision_encoder", "embed_tokens", "embedding", "decoder"]
+    assert ("decoder_with_past" in entries) == (build is build_paligemma)
     expected = record_steps(model, inputs, 4)
     features = call(entries["vision_encoder"], inputs)
     embedded = call(entries["embedding"], inputs, features)
-    decoder = entries["decoder"]
-    past = {pair.past: empty_state(decoder.inputs[pair.past], decoder.axes[pair.past]) for pair in decoder.cache}
+    decoder, later = entries["decoder"], entries.get("decoder_with_past", entries["decoder"])
+    past = {pair.past: empty_state(later.inputs[pair.past], later.axes[pair.past]) for pair in later.cache}
     for step, recorded in enumerate(expected.calls):
         if step:
-            embedded = call(entries["embed_tokens"], recorded.arguments)
-        results = call(decoder, recorded.arguments, embedded, past)
+            embedded, decoder = call(entries["embed_tokens"], recorded.arguments), later
+        positions = recorded.arguments["position_ids"]
+        places = {"position_ids": positions[-3:] if positions.dim() > 2 else positions}
+        results = call(decoder, recorded.arguments, places, embedded, past)
         logits = results["logits"][:, -1]
         torch.testing.assert_close(logits, recorded.outputs["logits"][:, -1], atol=1e-4, rtol=1e-3)
         past = {pair.past: results[pair.present] for pair in decoder.cache}
+
+
+def test_first_call_of_its_own_where_tokens_see_those_behind_them() -> None:
+    """A prefix that is seen in both directions: the cache of one decoder for all calls would be a causal one."""
+    model, inputs = prepare(build_paligemma)
+    assert inputs["token_type_ids"].tolist()[1][:8] == [0, 0, 0, 1, 1, 1, 1, 0]
+    *_, first, later = find_entry_points(model, inputs)
+    assert "token_type_ids" in first.inputs
+    assert "token_type_ids" not in later.inputs
+    assert not [name for name in first.inputs if name.startswith("past_")]
+    causal = {**first.inputs, "token_type_ids": torch.ones_like(first.inputs["token_type_ids"])}
+    assert not torch.allclose(call(first, first.inputs)["logits"], call(first, causal)["logits"])
+    assert first.axes["token_type_ids"] == {0: "batch", 1: "sequence"}
+
+
+@pytest.mark.parametrize("grid", [[[1, 4, 4]], [[1, 4, 8], [1, 8, 4], [1, 4, 4]], [[2, 4, 4], [1, 4, 4]]])
+def test_images_of_any_number_and_size(grid: list[list[int]]) -> None:
+    model, inputs = prepare(build_qwen2_vl)
+    encoder = find_entry_points(model, inputs)[0]
+    sizes = torch.tensor(grid)
+    images = {"pixel_values": torch.randn(int(sizes.prod(-1).sum()), 96), "image_grid_thw": sizes}
+    with torch.no_grad():
+        expected = model.base_model.get_image_features(**images, return_dict=True).pooler_output  # type: ignore[operator]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "tolist", None)  # what a graph cannot do
+        features = call(encoder, images)["image_features"]
+    torch.testing.assert_close(features, torch.cat(list(expected)), atol=1e-4, rtol=1e-3)
+
+
+def test_sound_that_forward_itself_encodes() -> None:
+    """Features are what the model's method would have returned, so its code has to take them from there."""
+    model, inputs = prepare(build_voxtral)
+    encoder, _, embedding, _ = find_entry_points(model, inputs)
+    assert (encoder.name, list(embedding.inputs)) == ("audio_encoder", ["input_ids", "audio_features"])
+    features = call(encoder, inputs)
+    embedded = call(embedding, inputs, features)["inputs_embeds"]
+    torch.testing.assert_close(embedded[inputs["input_ids"] == IMAGE], features["audio_features"])
+    assert "get_audio_features" not in vars(model)
+
+
+def test_text_without_images_can_be_embedded_with_no_features() -> None:
+    model, inputs = prepare(build_llava)
+    _, tokens, embedding, _ = find_entry_points(model, inputs)
+    text = {"input_ids": torch.tensor([[5, 6, 7]])}
+    embedded = call(embedding, text, {"image_features": torch.zeros(0, 32)})
+    torch.testing.assert_close(embedded["inputs_embeds"], call(tokens, text)["inputs_embeds"])
 
 
 @pytest.mark.parametrize("build", [build_llava, build_qwen2_vl])

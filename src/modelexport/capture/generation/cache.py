@@ -121,7 +121,8 @@ class TensorLayout:
     def fill(self, tensors: Mapping[str, torch.Tensor], past_length: int | torch.SymInt | None = None) -> Any:
         """The argument with these tensors in the place of the template's; `tensors` are by input name."""
         if self.fresh is not None:
-            return copy.deepcopy(self.fresh)
+            # Its tensors are constants of the cache, and an exporter cannot copy them.
+            return copy.deepcopy(self.fresh, {id(leaf): leaf for leaf in cache_tensors(self.fresh).values()})
         memo: dict[int, object] = {id(leaf): leaf for leaf in cache_tensors(self.template).values()}
         memo |= {id(read_path(self.template, path)): tensors[self.past + name] for name, path in self.paths.items()}
         filled = copy.deepcopy(self.template, memo)

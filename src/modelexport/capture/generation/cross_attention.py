@@ -1,4 +1,11 @@
-"""Cross-attention with a cache that may be empty: one decoder for the first call and for later ones, without `If`.
+"""Cross-attention in one decoder for the first call and for later ones, without `If`.
+
+Either keys and values of the encoder's states come from the encoder's graph (`encode_keys`):
+
+    encoder   input_features                                        last_hidden_state, present.0.encoder.key, …
+    decoder   input_ids, past_key_values.0.encoder.key, …           logits, present.0.decoder.key, …
+
+or the decoder has a cache of them that may be empty (`merge_decoders`).
 
 A decoder computes keys and values of the encoder's states in its first call and keeps them. A graph has no first call,
 so it computes those that the cache does not hold yet, and puts them behind the others:
@@ -13,7 +20,7 @@ missing. Masks are made of the length of all states, further outside.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,6 +57,45 @@ class MergedStep:
         known = {name: inputs[name][:, :, :start] for name in self.kept}
         with _replace_argument(self.readers, states, states[:, start:]):
             return self.step(**{**inputs, **known})
+
+
+@dataclass(frozen=True)
+class KeysStep:
+    """The call of an encoder that also returns what a decoder makes of its states, whatever the tokens are.
+
+    encoder  the call of the encoder alone
+    first    the first call of the decoder; all of it that is not for the keys and values is left out of a graph
+    tokens   of one row, for that call
+    kept     its outputs that no later call changes
+    """
+
+    encoder: Callable[..., Mapping[str, torch.Tensor]]
+    first: Callable[..., Mapping[str, torch.Tensor]]
+    tokens: torch.Tensor
+    hidden: str
+    kept: tuple[str, ...]
+
+    def __call__(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        states = self.encoder(**inputs)["last_hidden_state"]
+        made = self.first(input_ids=self.tokens.expand(states.shape[0], -1), **{self.hidden: states})
+        return {"last_hidden_state": states, **{name: made[name] for name in self.kept}}
+
+
+def encode_keys(
+    encoder: EntryPoint, first: EntryPoint, later: EntryPoint, hidden: str
+) -> tuple[EntryPoint, EntryPoint] | None:
+    """Encoder and decoder, of which the encoder makes the keys and values of its states; None where tokens, states and
+    cache are not all that the decoder reads.
+
+    first, later  decoders for the first call and for later ones
+    """
+    pasts = {pair.past for pair in later.cache}
+    if set(first.inputs) != {"input_ids", hidden} or set(later.inputs) - pasts != {"input_ids"}:
+        return None
+    changed = later.forward(**later.inputs).keys()
+    kept = tuple(pair.present for pair in later.cache if pair.present not in changed)
+    step = KeysStep(encoder.forward, first.forward, first.inputs["input_ids"][:1], hidden, kept)
+    return replace(encoder, forward=step), replace(later, name="decoder")
 
 
 def merge_decoders(entry: EntryPoint, hidden: str) -> EntryPoint:

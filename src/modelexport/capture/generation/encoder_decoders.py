@@ -38,7 +38,7 @@ from modelexport.capture.generation.captures import (
     sample_like,
     sample_tensors,
 )
-from modelexport.capture.generation.cross_attention import MergedStep, merge_decoders
+from modelexport.capture.generation.cross_attention import MergedStep, encode_keys, merge_decoders
 from modelexport.capture.generation.decoder_step import DecoderStep, ImpliedTensor
 from modelexport.capture.generation.steps import RecordedCall, enlarge_inputs, record_calls, record_steps
 from modelexport.capture.generation.windows import exportable_windows
@@ -73,9 +73,13 @@ class _Run:
 
 
 def find_encoder_decoder(
-    model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], merged: bool = False
+    model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], merged: bool = False, encodes_keys: bool = False
 ) -> tuple[EntryPoint, ...]:
-    """The entry points of an encoder-decoder; `inputs` are those of `generate`. `merged`: one decoder for all calls."""
+    """The entry points of an encoder-decoder; `inputs` are those of `generate`.
+
+    merged        one decoder for all calls, which makes keys and values of the encoder's states in the first one
+    encodes_keys  one decoder for all calls, which gets them from the encoder
+    """
     small = _run(model, inputs, *_SMALL_STEPS)
     large = _run(model, enlarge_inputs(inputs, lambda larger: _try_generate(model, larger)), *_LARGE_STEPS)
     names = name_sizes(small.decode, large.decode)
@@ -86,7 +90,8 @@ def find_encoder_decoder(
         later = _describe_later_calls(model, small, large, names)
         if merged:
             return encoder, _merge(model, later, small)
-        return encoder, _describe_first_call(model, small, large, names), _leave_out_unread(later)
+        first, later = _describe_first_call(model, small, large, names), _leave_out_unread(later)
+        return _encode_keys(model, (encoder, first, later), small) if encodes_keys else (encoder, first, later)
 
 
 def _run(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], first: int, steps: int) -> _Run:
@@ -164,6 +169,27 @@ def _merge(model: torch.nn.Module, later: EntryPoint, run: _Run) -> EntryPoint:
     raise ExportFailed(
         f"one decoder for all calls of {type(model).__name__} does not compute what the model does",
         "Export decoder and decoder_with_past as two files.",
+    )
+
+
+def _encode_keys(
+    model: torch.nn.Module, entries: tuple[EntryPoint, EntryPoint, EntryPoint], run: _Run
+) -> tuple[EntryPoint, ...]:
+    """Encoder and decoder, if these compute what the model does in the first call."""
+    pair = encode_keys(*entries, HIDDEN_STATES)
+    if pair is not None:
+        encoder, decoder = pair
+        assert isinstance(decoder.forward, DecoderStep)
+        first = replace(run.prefill, steps=1)
+        made = encoder.forward(**encoder.inputs)
+        states = {each.past: made.get(each.present, decoder.inputs[each.past][:, :, :0]) for each in decoder.cache}
+        prompt = {"input_ids": _rename(sample_tensors(first.merged, ()))["input_ids"], **states}
+        with suppress(Exception):
+            if agree(decoder.forward(**prompt), first.last, first.following, decoder.forward.layouts):
+                return pair
+    raise ExportFailed(
+        f"the encoder of {type(model).__name__} cannot make the keys and values that its decoder reads",
+        "Export without --target for files of the first call and of later ones.",
     )
 
 

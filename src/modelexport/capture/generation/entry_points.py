@@ -1,8 +1,10 @@
 """Entry points of a model that generates: which ONNX files it takes, each with a sample of its inputs.
 
     a decoder                 decoder
-    an encoder and a decoder  encoder, decoder, decoder_with_past; merged: encoder, decoder_merged
+    an encoder and a decoder  encoder, decoder, decoder_with_past
+                              one decoder for all calls: encoder, decoder_merged; or encoder, decoder
     vision and language       vision_encoder, embed_tokens, embedding, decoder
+                              another first call: also decoder_with_past
 
 The model is asked by its public methods; its architecture is not.
 """
@@ -21,14 +23,15 @@ from modelexport.capture.generation.multimodal import find_multimodal
 
 
 def find_entry_points(
-    model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], merged: bool = False
+    model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], merged: bool = False, encodes_keys: bool = False
 ) -> tuple[EntryPoint, ...]:
     """`inputs` are those of `generate`: a batch of at least two, tokens padded on the left.
 
-    merged  whether one decoder serves all calls of an encoder-decoder, the first included
+    merged        whether one decoder serves all calls of an encoder-decoder, the first included
+    encodes_keys  whether it gets keys and values of the encoder's states from the encoder
     """
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-        return find_encoder_decoder(model, inputs, merged)
+        return find_encoder_decoder(model, inputs, merged, encodes_keys)
     if find_media(model, inputs):
         return find_multimodal(model, inputs)
     return find_decoder(model, inputs)

@@ -13,6 +13,7 @@ call what the model computes of a prompt with an image.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,12 +23,15 @@ import torch
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.generation.captures import BATCH, SEQUENCE, are_close, name_axes
 from modelexport.capture.generation.decoders import find_decoder
-from modelexport.capture.generation.media import EmbeddingStep, MediaInput, describe_features, find_media
+from modelexport.capture.generation.first_call import find_two_decoders
+from modelexport.capture.generation.media import EmbeddingStep, MediaInput, describe_features, encode_media, find_media
+from modelexport.capture.generation.packed_images import make_uneven
 from modelexport.capture.generation.steps import Generation, RecordedCall, enlarge_inputs, record_calls, record_steps
 from modelexport.errors import ExportFailed
 
 TOKENS, EMBEDDINGS, MEDIA_OUTPUTS = "input_ids", "inputs_embeds", "mm_encoder_outputs"
-_PER_TOKEN = (EMBEDDINGS, "attention_mask", "position_ids")
+POSITIONS, _PLACES = "position_ids", 3  # time, height, width
+_PER_TOKEN = (EMBEDDINGS, "attention_mask", POSITIONS)
 
 
 @dataclass(frozen=True)
@@ -44,14 +48,15 @@ def find_multimodal(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) 
     media, larger_media = find_media(model, inputs), find_media(model, larger)
     with torch.no_grad():
         encoders = [_describe_encoder(model, *pair) for pair in zip(media, larger_media, strict=True)]
-        embedded = _describe_embedding(model, (inputs, larger), encoders)
-    return (*encoders, _describe_tokens(model, inputs), embedded, _find_decoder(model, inputs, media))
+        embedded = _describe_embedding(model, (inputs, larger), encoders, media)
+    return (*encoders, _describe_tokens(model, inputs), embedded, *_find_decoders(model, inputs, media))
 
 
 def _describe_encoder(model: torch.nn.Module, media: MediaInput, larger: MediaInput) -> EntryPoint:
     step = describe_features(model, media)
     axes = name_axes(media.arguments, larger.arguments, {})
-    return EntryPoint(media.encoder, step, media.arguments, axes, others=(larger.arguments,))
+    uneven = () if step.packed is None else (make_uneven(media.arguments, step.packed.patches),)
+    return EntryPoint(media.encoder, step, media.arguments, axes, others=(larger.arguments, *uneven))
 
 
 def _describe_tokens(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> EntryPoint:
@@ -67,6 +72,7 @@ def _describe_embedding(
     model: torch.nn.Module,
     inputs: tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]],
     encoders: list[EntryPoint],
+    media: tuple[MediaInput, ...],
 ) -> EntryPoint:
     prompts = [_record_prompt(model, each) for each in inputs]
     samples = [
@@ -80,16 +86,22 @@ def _describe_embedding(
         if value is not None and not isinstance(value, torch.Tensor) and name not in ("past_key_values", MEDIA_OUTPUTS)
     }
     decoder: torch.nn.Module = model.get_decoder()  # type: ignore[operator]
-    outputs = small.call.arguments[MEDIA_OUTPUTS]
+    outputs, given = small.call.arguments.get(MEDIA_OUTPUTS), {}
+    if outputs is None:  # `forward` itself asks for the features, of what it is given
+        outputs = {each.modality: encode_media(model, each) for each in media}
+        given = {name: tensor for each in media for name, tensor in each.arguments.items()}
     step = EmbeddingStep(
-        model.forward, {**constants, "use_cache": False}, decoder, type(small.decoder.outputs), outputs
+        model.forward, {**constants, "use_cache": False}, decoder, type(small.decoder.outputs), outputs, given
     )
     if not are_close(step(**samples[0])[EMBEDDINGS], small.decoder.arguments[EMBEDDINGS]):
         raise ExportFailed(
             f"{type(model).__name__} puts features in the place of tokens in a way that cannot be seen from outside",
             "Export it without cache: give an .onnx file as output and no task ending in -with-past.",
         )
-    axes = {**name_axes(samples[0], samples[1], {}), TOKENS: {0: BATCH, 1: SEQUENCE}}
+    small_media, larger_media = (
+        {name: tensor for name, tensor in sample.items() if name != TOKENS} for sample in samples
+    )
+    axes = {**name_axes(small_media, larger_media, {}), TOKENS: {0: BATCH, 1: SEQUENCE}}
     return EntryPoint("embedding", step, samples[0], axes, others=(samples[1],))
 
 
@@ -107,10 +119,13 @@ def _record_prompt(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -
     return _Prompt(run.calls[0], decoded[0])
 
 
-def _find_decoder(
+def _find_decoders(
     model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], media: tuple[MediaInput, ...]
-) -> EntryPoint:
-    """The decoder of embeddings; what else `forward` takes for each token is an input only if it matters."""
+) -> tuple[EntryPoint, ...]:
+    """The decoder of embeddings; what else `forward` takes for each token is an input only if it matters.
+
+    Two of them where the model computes something else in the first call than in later ones.
+    """
     consumed = {TOKENS, MEDIA_OUTPUTS, *(name for each in media for name in each.arguments)}
 
     def record(model: torch.nn.Module, inputs: Mapping[str, Any], new_tokens: int, least: bool = True) -> Generation:
@@ -122,20 +137,25 @@ def _find_decoder(
         ]
         return Generation(run.tokens, calls)
 
-    try:
-        return find_decoder(model, inputs, record)[0]
-    except ExportFailed:
-        return find_decoder(model, inputs, partial(record, least=False))[0]
+    record_all = partial(record, least=False)
+    for recorder in (record, record_all):
+        with suppress(ExportFailed):
+            return find_decoder(model, inputs, recorder)
+    return find_two_decoders(model, inputs, record_all, record)
 
 
 def _embed(arguments: Mapping[str, Any], embeddings: torch.Tensor, consumed: set[str], least: bool) -> dict[str, Any]:
     """Arguments of a call with embeddings in the place of tokens and media.
 
-    least  without tensors that have a value for each token and are neither mask nor positions
+    least  without tensors that have a value for each token and are neither mask nor positions; places in time, height
+           and width without that in the text
     """
     kept = {
         name: value
         for name, value in arguments.items()
         if name not in consumed and not (least and isinstance(value, torch.Tensor) and name not in _PER_TOKEN)
     }
+    places = kept.get(POSITIONS)
+    if least and isinstance(places, torch.Tensor) and places.dim() > 2 and len(places) == _PLACES + 1:
+        kept[POSITIONS] = places[1:]
     return {EMBEDDINGS: embeddings, **kept}

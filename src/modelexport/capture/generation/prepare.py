@@ -54,10 +54,16 @@ Refuse = Callable[[ModelConfiguration, bool], None]
 
 
 def prepare_components(
-    source: ModelSource, step: Step, refuse: Refuse = lambda *_: None, *, merged: bool = False
+    source: ModelSource,
+    step: Step,
+    refuse: Refuse = lambda *_: None,
+    *,
+    merged: bool = False,
+    encodes_keys: bool = False,
 ) -> Components:
     """
     merged  one decoder for all steps of an encoder-decoder
+    encodes_keys   the same, with keys and values of the encoder's states from the encoder
     refuse  raises for a model that is not wanted: its configuration, and whether it generates, are known before it runs
     """
     with step("load"):
@@ -75,7 +81,7 @@ def prepare_components(
             given = bool(source.text or source.input or source.input_specs) or source.inputs is not None
             with step("steps"), isolate_model(loaded.module):
                 prompt = make_generate_inputs(loaded.module, prepared.inputs.tensors, given=given)
-                entries = find_entry_points(loaded.module, prompt, merged)
+                entries = find_entry_points(loaded.module, prompt, merged, encodes_keys)
         else:
             entries = (EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes),)
     return Components(

@@ -81,6 +81,13 @@ def _decoder_tokens(context: RecipeContext) -> Shape:
     return (context.batch, context.size(DECODER_SEQUENCE))
 
 
+def _tells_types_apart(context: RecipeContext) -> bool:
+    """With one type there is nothing to tell apart, unless types say where in the text the media stand."""
+    types = context.fields.number("type_vocab_size")
+    with_media = any(medium.inputs[0] in context.chosen for medium in MEDIA)
+    return "input_ids" in context.chosen and (types > 1 if types else with_media)
+
+
 TEXT_RECIPES: Mapping[str, InputRecipe] = {
     "input_ids": InputRecipe(
         lambda context: tokens_shape(context) if has_text(context) else None, _sentences, has_text
@@ -89,8 +96,7 @@ TEXT_RECIPES: Mapping[str, InputRecipe] = {
     "token_type_ids": InputRecipe(
         tokens_shape,
         lambda context, shape, source: source.integers(0, context.fields.number("type_vocab_size") or 1, shape),
-        # With one type there is nothing to tell apart, and some models then have no table for it.
-        lambda context: "input_ids" in context.chosen and (context.fields.number("type_vocab_size") or 0) > 1,
+        _tells_types_apart,
     ),
     "position_ids": InputRecipe(
         tokens_shape, lambda _context, shape, _source: torch.arange(shape[-1]).expand(shape).clone()
@@ -134,7 +140,9 @@ class Medium:
         return fields.number(f"{self.name}_token_id", f"{self.name}_token_index")
 
 
-_MARKED = ("input_ids", "mm_token_type_ids")  # the inputs that show where a medium stands in the text
+# Inputs that show where a medium stands in the text.
+_KINDS, _MARKS = "mm_token_type_ids", "token_type_ids"
+_MARKED = ("input_ids", _KINDS, _MARKS)
 
 MEDIA = (
     Medium("image", ("pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask"), 1),
@@ -199,11 +207,13 @@ def write_placeholders(
     """Write the placeholders after the first token, one medium after the other, and mark their kind.
 
     input_ids          [a, b, c, d, e]  ->  [a, <image>, <image>, d, e]
-    mm_token_type_ids  [0, 0, 0, 0, 0]  ->  [0, 1, 1, 0, 0]
+    mm_token_type_ids  [0, 0, 0, 0, 0]  ->  [0, 1, 1, 0, 0]      the kind of the medium
+    token_type_ids     [0, 0, 0, 0, 0]  ->  [0, 1, 1, 0, 0]      1 for every medium
     """
     placed, start = {name: values[name].clone() for name in _MARKED if name in values}, 1
     for medium in media:
+        marks = {"input_ids": medium.token, _KINDS: medium.kind, _MARKS: 1}
         for name, tensor in placed.items():
-            tensor[:, start : start + medium.count] = medium.token if name == "input_ids" else medium.kind
+            tensor[:, start : start + medium.count] = marks[name]
         start += medium.count
     return {**values, **placed}
