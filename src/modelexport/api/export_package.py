@@ -208,7 +208,9 @@ def _write_beside(
     facts = ModelFacts(components.configuration, kind, graphs, external)
     for name, text in contract.write_configuration(facts).items():
         (staged / name).write_text(text, encoding="utf-8")
-    for path in sorted(components.folder.iterdir()) if components.folder is not None else ():
+    if components.folder is None:
+        return
+    for path in sorted(components.folder.iterdir()):
         if path.is_file() and is_side_file(path.name) and not (staged / path.name).exists():
             copy_beside(path, components.folder, staged / path.name)
 
