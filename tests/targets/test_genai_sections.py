@@ -102,7 +102,7 @@ def test_sound() -> None:
     [
         (make_sound(frames=60), r"sound of \[batch, mels, 3000\]"),
         (make_sound(model_type="speech"), "of encoder-decoders it runs whisper"),
-        (make_vision(3), "for qwen2_vl, and this is seer"),
+        (make_vision(3), "for qwen2_vl, qwen2_5_vl, and this is seer"),
         (replace(make_vision(), kind=FIRST_CALL), "something else in the first call"),
         (
             replace(make_vision(), components=(ComponentGraph("audio_encoder", {}, {}), make_decoder())),

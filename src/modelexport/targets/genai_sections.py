@@ -27,7 +27,7 @@ from modelexport.targets.contract import ComponentGraph, ModelFacts, show_shape
 VISION, EMBEDDING, ENCODER = "vision_encoder", "embedding", "encoder"
 ANY_VISION = "gemma3"
 # Models with positions in time, height and width, and the type whose code runs them.
-GRID_TYPES = {"qwen2_vl": "qwen2_5_vl"}
+GRID_TYPES = {"qwen2_vl": "qwen2_5_vl", "qwen2_5_vl": "qwen2_5_vl"}
 SOUND_TYPES = ("whisper",)
 # Ids of tokens that positions are computed from.
 _TOKENS = ("image_token_id", "video_token_id", "vision_start_token_id")
