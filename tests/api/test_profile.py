@@ -15,7 +15,7 @@ from tests.support.profiles import ensure_nested
 from torch import nn
 
 import modelexport as mx
-from modelexport.api import profile as api
+from modelexport.api import profile_run
 from modelexport.errors import RecordMismatch
 from modelexport.inspect.profile import join_events
 from modelexport.record.results.profile import KernelEvent
@@ -157,7 +157,7 @@ class TestSum:
                     return [replace(event, inside=0.0) for event in events]
             return events
 
-        monkeypatch.setattr(api, "join_events", spoiled)
+        monkeypatch.setattr(profile_run, "join_events", spoiled)
         assert not mx.profile(deciding, runs=3, warmup=1).check.holds
 
 

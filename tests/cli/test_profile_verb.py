@@ -30,6 +30,7 @@ from tests.support.spoiled_files import (
 
 import modelexport as mx
 from modelexport.api import profile as api
+from modelexport.api import profile_run
 from modelexport.errors import printable
 from modelexport.graph.file.metadata import RECORD_KEY
 from modelexport.inspect.profile import join_events
@@ -93,7 +94,7 @@ class TestAnswers:
 
     def test_a_sum_that_does_not_hold(self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
         """It is shown all the same, and the exit code says that something is wrong."""
-        monkeypatch.setattr(api, "join_events", lambda *arguments: join_events(*arguments)[1:])
+        monkeypatch.setattr(profile_run, "join_events", lambda *arguments: join_events(*arguments)[1:])
         assert run("profile", folder / "bert.onnx", *QUICK, "--format", "json") == 1
         assert json.loads(capsys.readouterr().out)["sum_check"]["holds"] is False
         assert run("profile", folder / "bert.onnx", *QUICK) == 1
