@@ -24,9 +24,9 @@ from measure.generation.models import build_model
 from measure.generation.targets import Target
 from measure.pages import Table
 from modelexport.api.environment import Clock
-from modelexport.api.options import VerifyOptions
+from modelexport.api.options import ChainOptions, VerifyOptions
 from modelexport.api.package import open_package
-from modelexport.api.verify_chain import ChainOptions, verify_chain
+from modelexport.api.verify_chain import verify_chain
 from modelexport.api.verify_package import pair_components
 from modelexport.capture.generation.prepare import Components, prepare_components
 from modelexport.graph.file.package import write_package

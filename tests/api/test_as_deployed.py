@@ -226,9 +226,9 @@ class TestWhatIsWrong:
         wrong = spoiled(files["bert"], tmp_path / "wrong.onnx", "encoder.layer.1.intermediate.dense")
         reference: dict[str, object] = {"against": files["bert"]} if other else {"model": MODELS["bert"]()}
         where = "encoder.layer.1.intermediate"
-        found = mx.verify(wrong, as_deployed=True, **reference)  # type: ignore[arg-type]
+        found = mx.verify(wrong, as_deployed=True, **reference)  # type: ignore[call-overload]
         assert named(found) == {f"{where}.dense", f"{where}.intermediate_act_fn"}
-        plain = mx.verify(wrong, **reference)  # type: ignore[arg-type]
+        plain = mx.verify(wrong, **reference)  # type: ignore[call-overload]
         assert named(plain) == {f"{where}.dense"}
 
     def test_convolutions_too(self, files: dict[str, Path], tmp_path: Path) -> None:

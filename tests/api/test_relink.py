@@ -429,4 +429,4 @@ class TestProfile:
     @pytest.mark.parametrize("bad", [{"runs": 0}, {"optimization": "most"}, {"providers": ["Abacus"]}])
     def test_what_cannot_be_asked_for(self, bert: Path, bad: dict[str, object]) -> None:
         with pytest.raises(UserError):
-            mx.profile(bert, **bad)  # type: ignore[arg-type]
+            mx.profile(bert, **bad)  # type: ignore[call-overload]

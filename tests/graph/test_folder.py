@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.support.packages import PackageRecipe, folder_content
 
-from modelexport.errors import FileUnwritable
-from modelexport.graph.file.folder import ensure_folder_target, staged_folder
+from modelexport.errors import FileUnreadable, FileUnwritable
+from modelexport.graph.file.folder import copy_beside, ensure_folder_target, staged_folder
 from modelexport.graph.file.package import read_package, write_package
 
 
@@ -156,3 +156,25 @@ def test_force_replaces_nothing_behind_a_link_that_leads_elsewhere(tmp_path: Pat
         (folder / "onnx").mkdir()
         (folder / "onnx" / "model.onnx").write_text("new")
     assert folder_content(elsewhere) == {"model.onnx": b"mine"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_a_link_out_of_a_folder_is_not_copied(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("key")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "notes.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(FileUnreadable, match="leads out of"):
+        copy_beside(folder / "notes.txt", folder, tmp_path / "out" / "notes.txt")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_links_of_a_hub_cache_are_copied_as_files(tmp_path: Path) -> None:
+    blobs, folder = tmp_path / "blobs", tmp_path / "snapshots" / "main"
+    blobs.mkdir()
+    folder.mkdir(parents=True)
+    (blobs / "digest").write_text("{}")
+    (folder / "tokenizer.json").symlink_to(Path("../../blobs/digest"))
+    copy_beside(folder / "tokenizer.json", folder, tmp_path / "out" / "tokenizer.json")
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == "{}"

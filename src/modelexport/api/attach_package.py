@@ -10,7 +10,6 @@ the model that it does the work of; else by its name, as consumers know it. The 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from modelexport.api.prepare_file import fit_dtype, judge_prepared, prepare_for_
 from modelexport.api.writing import write_tagged
 from modelexport.errors import FileUnreadable, FileUnwritable, UserError
 from modelexport.graph.file.external import data_files
-from modelexport.graph.file.folder import ensure_folder_target, staged_folder
+from modelexport.graph.file.folder import copy_beside, ensure_folder_target, staged_folder
 from modelexport.graph.file.metadata import EmbedOptions, sidecar_path
 from modelexport.graph.file.package import write_package
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
@@ -126,8 +125,7 @@ def _copy_others(folder: Path, staged: Path, models: Iterable[Path]) -> None:
     for path in sorted(folder.rglob("*")):
         target = staged / path.relative_to(folder)
         if path.is_file() and path not in left_out and not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+            copy_beside(path, folder, target)
 
 
 def _describe(folder: Path, staged: Path, attached: Iterable[_Attached]) -> tuple[ComponentInfo, ...]:
@@ -176,7 +174,7 @@ def _read_genai_files(folder: Path) -> Mapping[str, str]:
         model = json.loads(path.read_text(encoding="utf-8"))["model"]
         sections = {section: model[section] for section in _SECTIONS if section in model}
         return {section: str(content["filename"]) for section, content in sections.items() if "filename" in content}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{path} is not a configuration of onnxruntime-genai: {error}", "Make the folder again, or remove the file."
         ) from error

@@ -10,7 +10,6 @@ Everything is written into a folder beside the target first, and appears as a wh
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -23,7 +22,7 @@ from modelexport.api.options import ExportOptions
 from modelexport.api.package import Package
 from modelexport.api.package_writing import list_data, settle_data
 from modelexport.errors import UserError
-from modelexport.graph.file.folder import ensure_folder_target, staged_folder
+from modelexport.graph.file.folder import copy_beside, ensure_folder_target, staged_folder
 from modelexport.graph.file.package import write_package
 from modelexport.graph.file.reading import open_model
 from modelexport.record.configuration import ModelConfiguration
@@ -200,9 +199,8 @@ def _write_beside(
 ) -> None:
     """The consumer's configuration, and what the model's folder has for tokens and images."""
     for path in components.beside:
-        target = staged / path.relative_to(components.folder or path.parent)
-        target.parent.mkdir(exist_ok=True)
-        shutil.copyfile(path, target)
+        folder = components.folder or path.parent
+        copy_beside(path, folder, staged / path.relative_to(folder))
     if not components.configuration.model:
         return
     graphs = tuple(describe_graph(item.name, open_model(staged / item.file).proto.graph, item.cache) for item in listed)
@@ -210,9 +208,11 @@ def _write_beside(
     facts = ModelFacts(components.configuration, kind, graphs, external)
     for name, text in contract.write_configuration(facts).items():
         (staged / name).write_text(text, encoding="utf-8")
-    for path in sorted(components.folder.iterdir()) if components.folder is not None else ():
+    if components.folder is None:
+        return
+    for path in sorted(components.folder.iterdir()):
         if path.is_file() and is_side_file(path.name) and not (staged / path.name).exists():
-            shutil.copyfile(path, staged / path.name)
+            copy_beside(path, components.folder, staged / path.name)
 
 
 def find_links(components: Iterable[ComponentInfo], *, same_names: bool = True) -> Iterator[Link]:

@@ -65,6 +65,7 @@ def change_package(
             return
         made[component.name] = change(component.path, path)
         if made[component.name].path is None:
+            # An exception, because the folder that is being written has to go as a whole.
             raise _Unrelated
 
     try:
@@ -179,6 +180,7 @@ def _ensure_known(kind: str, names: Iterable[str], known: Mapping[str, frozenset
 
 def _select_queries(components: Sequence[Component], queries: Sequence[str]) -> dict[str, frozenset[str]]:
     """By component: the queries that select a node of it. One that selects nothing in any of them is a UserError."""
+    # A query may be about one component alone; only one that is about none of them is a mistake.
     selecting: dict[str, set[str]] = {component.name: set() for component in components}
     for text in queries:
         answers = list(answer_queries(text, [item.provenance for item in components], whole_modules=True))

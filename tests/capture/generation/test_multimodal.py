@@ -164,7 +164,7 @@ def test_images_of_any_number_and_size(grid: list[list[int]]) -> None:
     sizes = torch.tensor(grid)
     images = {"pixel_values": torch.randn(int(sizes.prod(-1).sum()), 96), "image_grid_thw": sizes}
     with torch.no_grad():
-        expected = model.base_model.get_image_features(**images, return_dict=True).pooler_output  # type: ignore[operator]
+        expected = model.base_model.get_image_features(**images, return_dict=True).pooler_output  # type: ignore[operator, union-attr]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "tolist", None)  # what a graph cannot do
         features = call(encoder, images)["image_features"]

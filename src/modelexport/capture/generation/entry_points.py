@@ -30,6 +30,7 @@ def find_entry_points(
     merged        whether one decoder serves all calls of an encoder-decoder, the first included
     encodes_keys  whether it gets keys and values of the encoder's states from the encoder
     """
+    # First, because a speech recognizer has media as well, and its decoder never sees them.
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return find_encoder_decoder(model, inputs, merged, encodes_keys)
     if find_media(model, inputs):

@@ -68,6 +68,7 @@ def prepare_components(
     """
     with step("load"):
         loaded = load_source(source)
+    # Before inputs are made and `generate` runs: a consumer that cannot run the model is told at once.
     configuration, generates = read_configuration(loaded.module), can_generate(loaded.module)
     refuse(configuration, generates)
     notes, prompt = loaded.notes, {}

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from modelexport.errors import FileUnwritable, ModelExportError
+from modelexport.errors import FileUnreadable, FileUnwritable, ModelExportError
 from modelexport.graph.file.atomic import put_back, set_aside, unwritable
 from modelexport.graph.file.package import find_file, read_description
 from modelexport.record.package import PACKAGE_FILE
@@ -59,6 +59,21 @@ def staged_folder(folder: Path, *, force: bool = False) -> Iterator[Path]:
             _move_into_place(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def copy_beside(source: Path, folder: Path, target: Path) -> None:
+    """Copy a file of somebody's folder. A link out of it is FileUnreadable: it could lead to any file of this machine.
+
+    Links of a hub's cache lead from `snapshots/REVISION/tokenizer.json` to `blobs/DIGEST`.
+    """
+    real = folder.resolve()
+    own = (real, real.parent.parent / "blobs") if real.parent.name == "snapshots" else (real,)
+    if not any(source.resolve().is_relative_to(known) for known in own):
+        raise FileUnreadable(
+            f"{source} is a link that leads out of {folder}", "Put the file itself into the folder, or remove the link."
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
 
 
 def _parent(folder: Path) -> Path:

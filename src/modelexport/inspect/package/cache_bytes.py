@@ -60,6 +60,7 @@ def find_cache(
 def _find_tensors(component: ComponentInfo, file: TaggedFile, at: Mapping[str, int]) -> Iterator[CacheTensor]:
     shapes = Axes(file.proto.graph.input, at).inputs
     for pair in component.cache:
+        # `past` goes into a Concat that may be fused away; the node that makes `present` is in every file.
         maker = file.graph.producers.get(pair.present)
         ancestor = None if maker is None else file.provenance.recorded(maker.key).ancestor
         dtype = file.types.dtype(pair.past)
