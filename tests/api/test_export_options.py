@@ -11,6 +11,7 @@ import torch
 from tests.support import nets
 from tests.support.architectures import build
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 import modelexport as mx
 from modelexport.capture import torchscript
@@ -157,12 +158,15 @@ class TestAxes:
 
         def refusing(*args: Any, **kwargs: Any) -> Any:
             if kwargs.get("dynamic_shapes"):
+                for tensor in pytree.tree_leaves((args[1:], kwargs.get("kwargs"))):
+                    torch._dynamo.maybe_mark_dynamic(tensor, 0)  # type: ignore[attr-defined]  # as torch does itself
                 raise RuntimeError("no dynamic axes today")
             return export(*args, **kwargs)
 
         monkeypatch.setattr(torch.onnx, "export", refusing)
         result = mx.export(nets.perturbed(nets.CalledThrice()), tmp_path / "n.onnx", inputs=X)
         assert any("static export" in note and "no dynamic axes today" in note for note in result.notes)
+        assert all(isinstance(size, int) for size in _dims(onnx.load(result.path).graph.input[0]))
         with pytest.raises(mx.UserError, match="no dynamic axes today"):
             mx.export(nets.CalledThrice(), tmp_path / "other.onnx", inputs=X, dynamic=True)
         assert not (tmp_path / "other.onnx").exists()

@@ -142,6 +142,36 @@ def test_padding_is_taken_in_by_a_convolution_whose_pads_changed() -> None:
     assert sources(before, same, "y") == {"y"}
 
 
+def test_a_negated_condition_is_taken_in_by_all_whose_branches_are_exchanged() -> None:
+    before = graph(
+        node("Greater", "x w", "c"),
+        node("Not", "c", "n"),
+        node("Relu", "x", "r"),
+        node("Where", "n r x", "a"),
+        node("Where", "n x a", "y"),
+        weights=tensors(w=W1),
+    )
+    after = graph(
+        node("Greater", "x w", "c"),
+        node("Relu", "x", "r"),
+        node("Where", "c x r", "a"),
+        node("Where", "c a x", "y"),
+        weights=tensors(w=W1),
+    )
+    assert sources(before, after, "a") == {"n", "a"}
+    assert sources(before, after, "y") == {"n", "y"}
+    assert trace_lineage(before, after).consistency.unexplained == ()
+    # Whoever leaves it out and changes nothing else computes something else.
+    kept = graph(
+        node("Greater", "x w", "c"),
+        node("Relu", "x", "r"),
+        node("Where", "c r x", "a"),
+        node("Where", "c x a", "y"),
+        weights=tensors(w=W1),
+    )
+    assert trace_lineage(before, kept).consistency.unexplained == ("n",)
+
+
 def test_a_product_with_one_is_not_the_product_before_it() -> None:
     before = graph(
         node("Relu", "x", "r"),

@@ -35,10 +35,19 @@ def export_dynamo(
         model,
         "dynamo",
         request,
-        lambda dynamic: export(model, arguments, request, dynamic=dynamic),
+        lambda dynamic: export(model, _free_of_marks(arguments), request, dynamic=dynamic),
         f"Try --exporter {other}.",
     )
     return finish_export(program, "dynamo", request, hierarchy)
+
+
+def _free_of_marks(arguments: CallArguments) -> CallArguments:
+    """The same arguments in tensors of their own, which share their memory.
+
+    torch marks a tensor whose axes are to be dynamic, and leaves the marks where it fails: a second attempt with the
+    same tensor would not be static.
+    """
+    return arguments.with_tensors({name: tensor.detach() for name, tensor in arguments.tensors.items()})
 
 
 def _export_as_given(

@@ -186,12 +186,14 @@ class NoOpLinker(NodeLinker):
 class DroppedLinker(NodeLinker):
     """What lay between a value that a node reads and the one that its match read.
 
-        before    x ──► Pad ──► Conv ──► y          after    x ──► Conv(pads) ──► y
+        before    x ──► Pad ──► Conv ──► y            after    x ──► Conv(pads) ──► y
+                  c ──► Not ──► Where(a, b) ──► y              c ──► Where(b, a) ──► y
 
     Who reads what another node read has taken that one in. A view does nothing, but for another view.
     """
 
     def link_nodes(self) -> None:
+        covered = frozenset(self._links.covered)  # what several nodes read may be in each of them
         for key, origin in self._matching.matches.items():
             node = self._after.graph.by_key[key]
             for class_after, class_before in zip(self._after.inputs(node), self._before.inputs(origin), strict=False):
@@ -199,11 +201,11 @@ class DroppedLinker(NodeLinker):
                 if NO_CLASS in (class_after, class_before) or known in (class_before, NO_CLASS):
                     continue
                 between = self._before.nodes_joining(known, class_before)
-                gone = [dropped for dropped in between if dropped.key not in self._links.covered]
+                gone = [dropped for dropped in between if dropped.key not in covered]
                 self._links.add_sources(node, [dropped for dropped in gone if self._has_absorbed(node, dropped)])
 
     def _has_absorbed(self, node: Node, dropped: Node) -> bool:
-        """Whether a node does the work of one that is gone: by kind, by attributes, or by weights that nobody knows."""
+        """Whether a node does the work of one that is gone: by kind, attributes, order, or weights nobody knows."""
         match = self._matching.matches[node.key]
         if is_view(node) or is_rearranging(dropped):
             return is_view(node) and is_view(dropped)
@@ -211,7 +213,7 @@ class DroppedLinker(NodeLinker):
             return node.op_type == match.op_type and node.attributes != match.attributes
         constants = self._before.constant_inputs(dropped)
         if not constants:
-            return node.attributes != match.attributes
+            return node.attributes != match.attributes or self._matching.has_swapped_inputs(node, match)
         lost = is_linear(dropped) and any(self._links.is_lost(class_id) for class_id in constants)
         return lost and self._matching.has_unknown_weight(node)
 

@@ -122,18 +122,10 @@ def check_operand_order(links: Mapping[str, Link], matching: Matching) -> dict[s
         link = links[node.key]
         if link.relation in (Relation.KEPT, Relation.RENAMED) and len(link.sources) == 1:
             origin = matching.before.graph.by_key[link.sources[0]]
-            if not is_commutative(family(node.operator)) and _is_swapped(node, origin, matching):
+            if not is_commutative(family(node.operator)) and matching.has_swapped_inputs(node, origin):
                 confidence = min(link.confidence, Confidence.STRONG)
                 checked[node.key] = replace(link, relation=Relation.REWRITTEN, confidence=confidence)
     return checked
-
-
-def _is_swapped(node: Node, origin: Node, matching: Matching) -> bool:
-    anchors = matching.anchors
-    known = [anchors.get(class_id) for class_id in matching.after.inputs(node)]
-    pairs = [pair for pair in zip(known, matching.before.inputs(origin), strict=False) if NO_CLASS not in pair]
-    moves = {(anchors.alike.get(now, now), anchors.alike.get(was, was)) for now, was in pairs}
-    return any(now != was and (was, now) in moves for now, was in moves)
 
 
 _SINGLE = (Relation.KEPT, Relation.RENAMED, Relation.REWRITTEN)

@@ -315,6 +315,14 @@ class Matching:
             return False
         return not any(self.anchors.is_like(weight, origin_weights) for weight in weights)
 
+    def has_swapped_inputs(self, node: Node, origin: Node) -> bool:
+        """Whether a node reads what another one read, with two of its inputs exchanged: Sub(a, b), and Sub(b, a)."""
+        known = [self.anchors.get(class_id) for class_id in self.after.inputs(node)]
+        pairs = [pair for pair in zip(known, self.before.inputs(origin), strict=False) if NO_CLASS not in pair]
+        alike = self.anchors.alike
+        moves = {(alike.get(now, now), alike.get(was, was)) for now, was in pairs}
+        return any(now != was and (was, now) in moves for now, was in moves)
+
     def _known_inputs(self, node: Node) -> set[int]:
         return {self.anchors.get(class_id) for class_id in self.after.data_inputs(node)}
 

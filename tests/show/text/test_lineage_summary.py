@@ -40,6 +40,10 @@ def test_how_many_nodes_the_fused_ones_come_from() -> None:
     assert "3 nodes from a.onnx: kept 1, fused 2 (from 4)" in text(summary())
 
 
+def test_what_nodes_were_fused_into_is_listed() -> None:
+    assert "fused into 2 Gemm" in text(summary())
+
+
 def test_every_node_that_is_not_what_it_was() -> None:
     assert "c, d, e" not in text(summary())
     said = text(summary(), verbose=True)

@@ -138,17 +138,34 @@ def _enter_network(
 ) -> EntryPoint:
     layouts = tuple(_lay_out(call))
     inputs, larger = (_tensors_of(item, layouts) for item in (call, enlarged))
+    axes = name_axes(inputs, larger, names)
     inside = {inner for layout in layouts for inner in layout.sample}
     constants = {key: value for key, value in call.arguments.items() if not cache_tensors(value)}
 
     def forward(**tensors: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        _join_axes(tensors, axes)
         plain = {key: tensor for key, tensor in tensors.items() if key not in inside}
         filled = {layout.argument: layout.fill(tensors) for layout in layouts}
         outputs = output_tensors(network(**constants, **plain, **filled))
         # The graph has an input of the name that the result of a network goes by.
         return {f"out_{key}" if key in inputs else _result_name(key): tensor for key, tensor in outputs.items()}
 
-    return EntryPoint(name, forward, inputs, name_axes(inputs, larger, names), others=(larger,))
+    return EntryPoint(name, forward, inputs, axes, others=(larger,))
+
+
+def _join_axes(tensors: Mapping[str, torch.Tensor], axes: Mapping[str, Mapping[int, str]]) -> None:
+    """Tell torch that axes of one name are one size.
+
+        sample [s95, 4, 8, 16], mask [s42, 120]   both rows are called `batch`: s42 is s95
+
+    A symbol is made for each axis of each input. Where only a reshape joins them, a size such as `s42 // s95` is left
+    over: it is always 1, and torch refuses to broadcast it.
+    """
+    first: dict[str, int | torch.SymInt] = {}
+    for name, named in axes.items():
+        for axis, what in named.items():
+            size = tensors[name].shape[axis]
+            torch._check(first.setdefault(what, size) == size)
 
 
 def _result_name(name: str) -> str:

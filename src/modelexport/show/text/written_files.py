@@ -10,13 +10,15 @@
 explains, edges in another order, weights that moved.
 
     251 nodes from bert.onnx: kept 213, rewritten 1, fused 25 (from 68), split 12
+    fused into 12 FusedMatMul, 12 BiasGelu, 1 SkipLayerNormalization
     attributions: exact 210 (83.7 %), strong 37 (14.7 %), inferred 4 (1.6 %)
     of 228 nodes before that work on the inputs, 228 live on
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -218,6 +220,8 @@ def lineage_lines(result: files.RelinkResult, *, verbose: bool = False) -> Itera
     tally = tally_of(result.provenance)
     relations = ", ".join(_related(result, relation, count) for relation, count in relations_of(result).items())
     yield plain(f"{counted(tally.total, 'node')} from {result.before}: {relations}")
+    if made := _count_fused(result):
+        yield plain(f"fused into {', '.join(f'{count} {operator}' for operator, count in made.items())}")
     yield plain(f"attributions: {confidences_text(tally)}")
     consistency = result.lineage.consistency
     fates = ", ".join(_fates(consistency))
@@ -238,6 +242,13 @@ def _related(result: files.RelinkResult, relation: Relation, count: int) -> str:
     # Only these are made of more nodes than there are now.
     several = relation in (Relation.FUSED, Relation.SHARED)
     return f"{relation} {count} (from {len(sources)})" if several else f"{relation} {count}"
+
+
+def _count_fused(result: files.RelinkResult) -> Mapping[str, int]:
+    """Operators that do the work of several nodes before: {"SkipSimplifiedLayerNormalization": 4, "QuickGelu": 2}."""
+    fused = (key for key, link in result.lineage.nodes.items() if link.relation is Relation.FUSED)
+    counts = Counter(result.provenance.nodes[key].op_type for key in fused)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _changed(result: files.RelinkResult) -> Iterator[RenderableType]:
