@@ -181,7 +181,7 @@ def find_media_places(model: torch.nn.Module, arguments: Mapping[str, Any]) -> t
     tokens, embeddings = arguments[TOKENS], arguments[EMBEDDINGS]
     with torch.no_grad():
         # A token that only marks a place may be none of the table's.
-        own = embed(tokens.clamp(max=len(embed.weight) - 1))  # type: ignore[arg-type]
+        own: torch.Tensor = embed(tokens.clamp(max=len(embed.weight) - 1))  # type: ignore[arg-type]
     return (own != embeddings).any(-1)
 
 
