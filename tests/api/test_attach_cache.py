@@ -13,6 +13,7 @@ import torch
 from tests.support.nets import perturbed
 
 import modelexport as mx
+from modelexport.api.attach_package import name_components
 from modelexport.api.package import Package
 from modelexport.errors import FileUnreadable, FileUnwritable, InputError
 from modelexport.record.provenance import Confidence
@@ -124,6 +125,21 @@ def make_folder(exported: mx.ExportResult, folder: Path) -> Path:
     (folder / "genai_config.json").write_text(json.dumps(configuration))
     (folder / "tokenizer.json").write_text("{}")
     return folder
+
+
+@pytest.mark.parametrize(
+    ("inputs", "component"), [(["input_ids"], "embed_tokens"), (["input_ids", "image_features"], "embedding")]
+)
+def test_a_file_that_embeds_is_named_by_what_it_takes(inputs: list[str], component: str, tmp_path: Path) -> None:
+    """onnxruntime-genai calls both of them `embedding`."""
+    taken = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n"]) for name in inputs]
+    returned = onnx.helper.make_tensor_value_info("inputs_embeds", onnx.TensorProto.FLOAT, ["n"])
+    joined = onnx.helper.make_node("Sum", inputs, ["inputs_embeds"])
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([joined], "", taken, [returned])), tmp_path / "text.onnx")
+    configuration = {"model": {"embedding": {"filename": "text.onnx"}, "vision": {"filename": "absent.onnx"}}}
+    (tmp_path / "genai_config.json").write_text(json.dumps(configuration))
+    named = name_components(tmp_path)
+    assert (named["text.onnx"], named["absent.onnx"]) == (component, "vision_encoder")
 
 
 def test_a_folder_becomes_a_package(model: torch.nn.Module, exported: mx.ExportResult, tmp_path: Path) -> None:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from measure.generation.families import Family, find_family
+from measure.generation.folders import save_folder
+from measure.generation.genai_tokens import compare_tokens, generate_tokens
+from measure.generation.models import IMAGE, IMAGE_END, IMAGE_START, Example, make_example
+from measure.generation.models import NEW_TOKENS as STEPS
 from tests.support.tiny_decoders import (
     PAD,
     build_decoder,
@@ -22,6 +28,7 @@ import modelexport as mx
 from modelexport.errors import TargetUnsuitable
 from modelexport.targets import genai
 from modelexport.targets.genai import GENAI
+from modelexport.targets.genai_sections import FRAMES
 
 onnxruntime_genai = pytest.importorskip("onnxruntime_genai")
 
@@ -93,6 +100,52 @@ def test_padding_on_the_left_is_taken_for_text(llama: Path) -> None:
     prompt = padded_prompt()
     tokens = generate(build_decoder("llama"), prompt, NEW_TOKENS)
     assert generate_with_genai(llama, prompt["input_ids"])[0] != tokens[0]
+
+
+def export_for_genai(family: Family, folder: Path) -> Path:
+    save_folder(family, folder / "model")
+    mx.export(folder / "model", folder / "package", target="genai")
+    return folder / "package"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["llava", "whisper"])
+def test_tokens_behind_images_and_sound_are_those_of_generate(name: str, tmp_path: Path) -> None:
+    family = find_family(name)
+    if name == "whisper":  # genai makes spectrograms of this length
+        longer = {**family.config, "max_source_positions": FRAMES // 2}
+        family = replace(family, config=longer, floats={"input_features": (2, 10, FRAMES)})
+    folder = export_for_genai(family, tmp_path)
+    assert compare_tokens(folder, make_example(family)) == ""
+
+
+def make_prompt(grids: list[list[int]]) -> dict[str, torch.Tensor]:
+    """Images of these sizes in patches, four of which become one token, each with words behind it."""
+    generator = torch.Generator().manual_seed(5)
+    ids = [9, 10]
+    for time, height, width in grids:
+        images = [IMAGE] * (time * height * width // 4)
+        ids += [IMAGE_START, *images, IMAGE_END, *torch.randint(8, 128, (3,), generator=generator).tolist()]
+    sizes, tokens = torch.tensor(grids), torch.tensor([ids])
+    return {
+        "input_ids": tokens,
+        "attention_mask": torch.ones_like(tokens),
+        "mm_token_type_ids": (tokens == IMAGE).long(),
+        "pixel_values": torch.randn(int(sizes.prod(-1).sum()), 384, generator=generator),
+        "image_grid_thw": sizes,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_images_may_be_of_another_number_and_of_other_sizes_than_those_of_the_export(tmp_path: Path) -> None:
+    family = find_family("qwen2_vl")
+    folder, model = export_for_genai(family, tmp_path), make_example(family).model
+    for grids in ([[1, 8, 8]], [[1, 4, 8], [1, 6, 2]], [[1, 4, 4], [1, 4, 4], [1, 2, 6]]):
+        prompt = make_prompt(grids)
+        tokens = Example(model, prompt).generate()[0, -STEPS:].tolist()
+        assert generate_tokens(folder, prompt) == tokens, grids
 
 
 @pytest.mark.parametrize(("family", "words"), [("mamba", "[batch, 1]"), ("deepseek_v3", "same shape")])

@@ -33,11 +33,11 @@ def make_decoder(*positions: int | str) -> ComponentGraph:
     return ComponentGraph("decoder", {**inputs, **{pair.past: KEYS for pair in cache}}, outputs, cache)
 
 
-def make_vision(*positions: int | str, **inputs: Shape) -> ModelFacts:
+def make_vision(*positions: int | str, model_type: str = "seer", **inputs: Shape) -> ModelFacts:
     vision = ComponentGraph("vision_encoder", inputs, {"image_features": ("n", 32)})
     embedding = ComponentGraph("embedding", {"input_ids": ("batch", "sequence"), "image_features": ("n", 32)}, {})
     model = {
-        "model_type": "seer",
+        "model_type": model_type,
         "image_token_id": 5,
         "vision_config": {"spatial_merge_size": 2, "patch_size": [4, 4]},
     }
@@ -77,7 +77,8 @@ def test_images() -> None:
 
 
 def test_images_with_places_in_time_height_and_width() -> None:
-    facts = make_vision(3, pixel_values=("patches", 96), image_grid_thw=("images", 3))
+    facts = make_vision(3, model_type="qwen2_vl", pixel_values=("patches", 96), image_grid_thw=("images", 3))
+    GENAI.refuse(facts)
     model = configure(facts)
     assert model["type"] == "qwen2_5_vl"
     assert list(model["vision"]["inputs"]) == ["pixel_values", "image_grid_thw"]
@@ -101,6 +102,7 @@ def test_sound() -> None:
     [
         (make_sound(frames=60), r"sound of \[batch, mels, 3000\]"),
         (make_sound(model_type="speech"), "of encoder-decoders it runs whisper"),
+        (make_vision(3), "for qwen2_vl, and this is seer"),
         (replace(make_vision(), kind=FIRST_CALL), "something else in the first call"),
         (
             replace(make_vision(), components=(ComponentGraph("audio_encoder", {}, {}), make_decoder())),

@@ -34,8 +34,9 @@ from modelexport.targets.catalogue import TARGETS, find_contract
 
 _GENAI_CONFIG = "genai_config.json"
 # Sections of genai_config.json that have a file of their own.
-_SECTIONS = {"decoder": "decoder", "encoder": "encoder", "vision": "vision_encoder", "embedding": "embed_tokens"}
+_SECTIONS = {"decoder": "decoder", "encoder": "encoder", "vision": "vision_encoder", "embedding": "embedding"}
 _SECTIONS |= {"speech": "audio_encoder"}
+_MERGES, _LOOKS_UP = "embedding", "embed_tokens"
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,19 @@ def name_components(folder: Path) -> dict[str, str]:
                 named.setdefault(file, component)
     # One forward pass and a decoder have the same name: what the file does tells which it is.
     named.pop("model.onnx", None)
-    return named | {file: _SECTIONS[section] for section, file in _read_genai_files(folder).items()}
+    sections = {file: _SECTIONS[section] for section, file in _read_genai_files(folder).items()}
+    return named | {file: _tell_embedding(folder / file, name) for file, name in sections.items()}
+
+
+def _tell_embedding(path: Path, name: str) -> str:
+    """The name of a component; of two that embed, the one that does what the file does.
+
+    input_ids                     embed_tokens
+    input_ids, image_features     embedding: it puts features in the place of tokens
+    """
+    if name != _MERGES or not path.is_file():
+        return name
+    return _MERGES if len(_inputs(open_tagged(path))) > 1 else _LOOKS_UP
 
 
 def _read_genai_files(folder: Path) -> Mapping[str, str]:

@@ -8,8 +8,9 @@ What onnxruntime-genai 0.18 does with them, as observed on exported files:
 
 images      The caller hands over what the vision encoder takes, and `num_image_tokens`, by `Generator.set_inputs`. The
             encoder runs once, the embedding in every step: with no features at all after the first one.
-positions   Of one dimension, or of three (time, height, width), which it computes from `image_grid_thw`, for types of
-            `GRID_TYPES`. `ANY_VISION` runs any model with positions of one dimension.
+positions   Of one dimension, by `ANY_VISION`, which runs any such model. Of three (time, height, width), which it
+            computes from `image_grid_thw` by a rule of its own: `GRID_TYPES` are models whose tokens were seen to be
+            those of `generate`.
 sound       Spectrograms of exactly 3000 frames. Keys and values of the encoder's states come from the encoder.
 
 https://onnxruntime.ai/docs/genai/reference/config.html
@@ -24,8 +25,9 @@ from modelexport.record.configuration import ModelConfiguration
 from modelexport.targets.contract import ComponentGraph, ModelFacts, show_shape
 
 VISION, EMBEDDING, ENCODER = "vision_encoder", "embedding", "encoder"
-# Types by the positions that they feed; the first is that of models without a type of their own.
-ANY_VISION, GRID_TYPES = "gemma3", ("qwen2_5_vl", "qwen3_vl")
+ANY_VISION = "gemma3"
+# Models with positions in time, height and width, and the type whose code runs them.
+GRID_TYPES = {"qwen2_vl": "qwen2_5_vl"}
 SOUND_TYPES = ("whisper",)
 # Ids of tokens that positions are computed from.
 _TOKENS = ("image_token_id", "video_token_id", "vision_start_token_id")
@@ -42,9 +44,7 @@ def has_grid_positions(decoder: ComponentGraph) -> bool:
 
 def find_vision_type(configuration: ModelConfiguration, decoder: ComponentGraph) -> str:
     """genai's name for a model with images: that of one whose code it runs for the model's kind of positions."""
-    if not has_grid_positions(decoder):
-        return ANY_VISION
-    return configuration.model_type if configuration.model_type in GRID_TYPES else GRID_TYPES[0]
+    return GRID_TYPES[configuration.model_type] if has_grid_positions(decoder) else ANY_VISION
 
 
 def find_foreign_media(facts: ModelFacts) -> str:
@@ -56,6 +56,9 @@ def find_foreign_media(facts: ModelFacts) -> str:
     positions = () if decoder is None else decoder.inputs.get("position_ids", ())
     if len(positions) == _POSITIONS_OF_GRIDS and positions[0] != _POSITIONS_OF_GRIDS:
         return f"it feeds position_ids of [3, batch, sequence], and the graph takes {show_shape(positions)}"
+    model_type = facts.configuration.model_type
+    if len(positions) == _POSITIONS_OF_GRIDS and model_type not in GRID_TYPES:
+        return f"it computes places in time, height and width for {', '.join(GRID_TYPES)}, and this is {model_type}"
     return ""
 
 
