@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.show.test_package_schemas import conforms
@@ -77,12 +80,115 @@ def test_an_encoder_decoder_is_a_chain_of_three_files(generating: Generating) ->
     assert {"past_key_values.0.decoder.key", "past_key_values.0.encoder.key"} <= result.steps[2].given.keys()
 
 
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A language model that reads images, and its package."""
+    import torch
+    from tests.capture.generation.test_multimodal import build_llava
+
+    folder = tmp_path_factory.mktemp("llava")
+    torch.manual_seed(0)
+    build_llava().eval().save_pretrained(folder / "model")  # type: ignore[operator]
+    mx.export(folder / "model", f"{folder}/package/")
+    return folder / "model", folder / "package"
+
+
+def test_images_go_through_the_chain_to_the_decoder(seeing: tuple[Path, Path]) -> None:
+    """Two files make the embeddings: one puts features among them, the other is enough for later tokens."""
+    result = mx.verify_package(seeing[1], seeing[0], new_tokens=3, proof=False)
+    assert result.ok
+    assert result.tokens is not None
+    first, later = ["vision_encoder", "embedding", "decoder"], ["embed_tokens", "decoder"]
+    assert [check.component for check in result.steps] == [*first, *later, *later]
+    assert [check.step for check in result.steps] == [0, 0, 0, 1, 1, 2, 2]
+    assert list(result.steps[1].given) == ["image_features"]
+    assert list(result.steps[2].given) == ["inputs_embeds"]
+    assert {"inputs_embeds", "past_key_values.0.key"} <= result.steps[4].given.keys()
+    assert len({(check.batch, check.past, check.query) for check in result.grid}) == 12
+
+
+@pytest.mark.parametrize(("left", "later"), [("embedding", "embed_tokens"), ("embed_tokens", "embedding")])
+def test_consumers_do_without_one_of_two_embeddings(
+    seeing: tuple[Path, Path], tmp_path: Path, left: str, later: str
+) -> None:
+    """Without `embedding` a consumer puts features among tokens; without `embed_tokens`, it goes on with no image."""
+    package = _edit_package(seeing[1], tmp_path / "package", lambda document: _leave_out(document, left))
+    options = {"new_tokens": 2, "grid": False, "proof": False}
+    result = mx.verify_package(package, seeing[0], **options)  # type: ignore[arg-type]
+    assert result.ok
+    assert [check.component for check in result.steps] == ["vision_encoder", later, "decoder", later, "decoder"]
+    assert not result.steps[3].given
+
+
+def _edit_package(package: Path, copy: Path, edit: Callable[[dict[str, Any]], None]) -> Path:
+    shutil.copytree(package, copy)
+    document = json.loads((copy / "modelexport.json").read_text())
+    edit(document)
+    (copy / "modelexport.json").write_text(json.dumps(document))
+    return copy
+
+
+def _leave_out(document: dict[str, Any], component: str) -> None:
+    document["components"] = [each for each in document["components"] if each["name"] != component]
+    document["links"] = [each for each in document["links"] if component not in (each["source"], each["target"])]
+
+
+def test_components_of_other_names_are_paired_by_what_they_take(generating: Generating, tmp_path: Path) -> None:
+    model, package = generating("mistral")
+    renamed = _edit_package(
+        package, tmp_path / "package", lambda document: document["components"][0].update(name="decode")
+    )
+    result = mx.verify_package(renamed, model, new_tokens=2, grid=False, proof=False)
+    assert result.ok
+    assert {check.component for check in result.steps} == {"decode"}
+
+
+def test_a_component_that_the_model_has_no_part_for_is_named(generating: Generating, tmp_path: Path) -> None:
+    def rename(document: dict[str, Any]) -> None:
+        component = document["components"][0]
+        component["name"], component["inputs"] = (
+            "prefill",
+            [name for name in component["inputs"] if name != "input_ids"],
+        )
+
+    package = _edit_package(generating("mistral")[1], tmp_path / "package", rename)
+    with pytest.raises(ModelMismatch, match=r"has prefill, which takes .* with these inputs \(decoder: input_ids"):
+        mx.verify_package(package, generating("mistral")[0], new_tokens=2)
+
+
+def test_sizes_that_the_context_does_not_hold_are_told() -> None:
+    from modelexport.api.verify_chain import _grid_sizes, _tell_left_out
+
+    fitting, left_out = _grid_sizes(0, 12)
+    assert len(fitting) + len(left_out) == 12
+    assert max(size.past + size.query for size in fitting) < 12
+    (note,) = _tell_left_out(left_out, 12)
+    assert (
+        note
+        == "4 sizes of the grid (past + query: 5 + 7, 16 + 1, 16 + 2, 16 + 7) are more than the model's context of 12"
+    )
+    assert not list(_tell_left_out([], 12))
+
+
 def test_another_package_is_compared_file_by_file(generating: Generating) -> None:
     _, package = generating("mistral")
     result = mx.verify_package(package, against=package)
     assert result.ok
     assert not result.steps
     assert result.components["decoder"].outputs.keys() >= {"logits", "present.0.key"}
+
+
+def test_other_cache_pairs_are_a_difference(generating: Generating, tmp_path: Path) -> None:
+    """The same files, put together in another way, generate something else."""
+    from measure.generation.faults import WINDOW_FAULTS, plant
+
+    _, package = generating("mistral")
+    spoiled = plant(WINDOW_FAULTS[3], package, tmp_path / "spoiled")
+    result = mx.verify_package(spoiled, against=package)
+    assert result.components["decoder"].ok
+    assert not result.ok
+    assert any(text.startswith("cache of decoder, added: present.1.value → past") for text in result.connections)
+    assert run("verify", spoiled, "--against", package) == 1
 
 
 def test_a_package_of_another_model_is_a_mismatch(generating: Generating) -> None:

@@ -9,7 +9,7 @@ Who is to blame is asked in this order: a wrong input makes everything wrong, a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -55,6 +55,7 @@ class StepComparer:
         from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
 
         self._model, self._components, self._tolerance = model, components, tolerance
+        self._token_axes = _find_token_axes(item.entry for item in components.values())
         # Sessions are not kept: their pieces are made for the sizes of one run, and every step has others.
         self._pieces = {name: PiecewiseRun(item.file, often=False) for name, item in components.items()}
 
@@ -66,7 +67,7 @@ class StepComparer:
         with TensorSpill() as spool:
             watched = self._watch(component.entry, call, spool)
             given = {name: self._measure(_array(call.inputs[name]), run.feed[name]) for name in run.handed}
-            outputs = dict(self._compare_outputs(component, run, call, watched.run, spool))
+            outputs = dict(self._compare_outputs(run, call, watched.run, spool))
             finding = None
             if all(difference.agrees for difference in given.values()):
                 finding = self._compare_modules(component, run, watched, spool)
@@ -108,9 +109,9 @@ class StepComparer:
         return observer.finding(calls)
 
     def _compare_outputs(
-        self, component: ComparedFile, run: ChainRun, call: EntryCall, model: EagerRun, spool: TensorSpill
+        self, run: ChainRun, call: EntryCall, model: EagerRun, spool: TensorSpill
     ) -> Iterator[tuple[str, Difference]]:
-        axes = _token_axes(component.entry)
+        axes = self._token_axes
         mask = None if call.mask is None else _array(call.mask)
         for name, number in model.outputs.items():
             if name in run.outputs and number in spool:
@@ -185,16 +186,16 @@ def _entered_quietly(model: torch.nn.Module, entry: EntryPoint) -> Iterator[None
         yield
 
 
-def _token_axes(entry: EntryPoint) -> dict[str, int]:
-    """By output: the axis that tokens are along."""
+def _find_token_axes(entries: Iterable[EntryPoint]) -> dict[str, int]:
+    """By output: the axis that tokens are along. A first call returns the cache that a later one takes."""
     from modelexport.capture.generation.captures import PAST, WINDOW
 
     axes = {_LOGITS: 1}
-    for pair in entry.cache:
-        named = entry.axes.get(pair.past, {})
-        for axis, label in named.items():
-            if label in (PAST, WINDOW):
-                axes[pair.present] = axis
+    for entry in entries:
+        for pair in entry.cache:
+            for axis, label in entry.axes.get(pair.past, {}).items():
+                if label in (PAST, WINDOW):
+                    axes[pair.present] = axis
     return axes
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from modelexport.api.chain_feeders import ChainFeeders
 from modelexport.api.environment import Clock
 from modelexport.api.options import ChainOptions, VerifyOptions
 from modelexport.api.package import Package
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 # Tokens of the past and of the query that the grid is made of; one more past is longer than any window.
 _PASTS, _QUERIES = (0, 1, 5), (1, 2, 7)
 _LONG_PAST = 16
+# Keys of configurations for the tokens that a decoder has positions for. Those that a family calls otherwise are in its
+# `attribute_map`, which a configuration looks into by itself.
+_CONTEXTS = ("max_target_positions", "max_position_embeddings", "max_seq_len")
 _PADDINGS = ("", "left", "right")
 
 
@@ -42,6 +46,7 @@ class ChainChecks:
     steps: tuple[StepCheck, ...]
     grid: tuple[StepCheck, ...]
     tokens: TokenCheck
+    notes: tuple[str, ...] = ()
 
 
 def verify_chain(
@@ -52,24 +57,28 @@ def verify_chain(
     chain: ChainOptions,
     clock: Clock,
 ) -> ChainChecks:
-    from modelexport.capture.generation.steps import record_steps
+    from modelexport.capture.generation.multimodal import record_as_taken
+    from modelexport.capture.generation.replay import find_window, keep_text
     from modelexport.capture.isolation import isolate_model, quiet
     from modelexport.capture.onnxruntime.chain import FileChain
 
     model, prompt = components.module, components.inputs
+    context = _context(model)
     _ensure_context(model, prompt, chain.new_tokens)
     files = FileChain(package.info, {name: component.file for name, component in package.components.items()})
     comparer = StepComparer(model, compared, options.tolerance)
-    walk = _ChainWalk(files, comparer, compared, prompt)
+    walk = _ChainWalk(files, comparer, compared, ChainFeeders(model, package.info, compared, prompt))
+    later = compared[files.later].entry
+    sizes, left_out = _grid_sizes(find_window(later), context) if chain.grid else ([], [])
     with isolate_model(model), quiet():  # of `generate`, which warns of padding on the right
         with clock.step("generate"):
-            run = record_steps(model, prompt, max(chain.new_tokens, 2))
+            run = record_as_taken(later)(model, prompt, max(chain.new_tokens, 2))
         with clock.step("chain"):
             steps = tuple(walk.steps(run, chain.new_tokens))
             tokens = _check_tokens(model, prompt, run, walk.logits, chain.new_tokens)
         with clock.step("grid"):
-            grid = tuple(walk.grid(model)) if chain.grid else ()
-    return ChainChecks(steps, grid, tokens)
+            grid = tuple(walk.grid(model, keep_text(model, prompt, run), sizes))
+    return ChainChecks(steps, grid, tokens, tuple(_tell_left_out(left_out, context)))
 
 
 class _ChainWalk:
@@ -83,10 +92,10 @@ class _ChainWalk:
         files: FileChain,
         comparer: StepComparer,
         compared: Mapping[str, ComparedFile],
-        prompt: Mapping[str, torch.Tensor],
+        feeders: ChainFeeders,
     ) -> None:
         self.logits: list[np.ndarray] = []
-        self._files, self._comparer, self._compared, self._prompt = files, comparer, compared, prompt
+        self._files, self._comparer, self._compared, self._feeders = files, comparer, compared, feeders
 
     def steps(self, run: Generation, count: int) -> Iterator[StepCheck]:
         """Until one diverges: what comes behind it is fed with what is wrong."""
@@ -95,48 +104,47 @@ class _ChainWalk:
         self._files.restart()
         for number in range(count):
             entry = self._compared[self._files.next_component].entry
+            arguments = run.calls[number].arguments
+            feeding = self._feeders.read_calls(entry.name, None if number == 0 else arguments)
             for call in read_step(run, number, entry):
-                checks, logits = self._step(number, entry, call)
+                checks, logits = self._step(number, entry, call, feeding, arguments)
                 yield from checks
                 if not all(check.ok for check in checks):
                     return
             self.logits.append(logits)
 
-    def _step(self, number: int, entry: EntryPoint, call: EntryCall) -> tuple[list[StepCheck], np.ndarray]:
-        from modelexport.capture.arguments import to_array
-
-        arrays = {name: to_array(tensor) for name, tensor in call.inputs.items()}
-        feeding = {} if number else dict(self._feeding_calls(entry.name))
-        given = {entry.name: arrays} | {
-            name: {key: to_array(tensor) for key, tensor in feeder.inputs.items()} for name, feeder in feeding.items()
-        }
-        # The cache is not given: it goes from step to step as the package says.
-        states = {pair.past for pair in entry.cache}
-        given[entry.name] = {name: array for name, array in arrays.items() if name not in states}
+    def _step(
+        self,
+        number: int,
+        entry: EntryPoint,
+        call: EntryCall,
+        feeding: Mapping[str, EntryCall],
+        arguments: Mapping[str, Any],
+    ) -> tuple[list[StepCheck], np.ndarray]:
+        # What links and cache pairs hand on is not given: it goes from file to file as the package says.
+        given = {name: self._feeders.take_given(name, feeder, feeding) for name, feeder in feeding.items()}
+        given[entry.name] = self._feeders.take_given(entry.name, call, feeding, {pair.past for pair in entry.cache})
+        component = entry.name
         try:
-            runs = self._files.step(given)
+            runs = self._files.run_feeders(given)
+            if number == 0:
+                self._feeders.merge_media(self._files, runs, arguments)
+            runs = (*runs, self._files.run_decoder(given))
         except RuntimeFailed as error:
-            return [self._comparer.fail(number, entry.name, call, error)], np.empty(0)
+            return [self._comparer.fail(number, component, call, error)], np.empty(0)
         checks = [self._comparer.compare(number, run, feeding.get(run.component, call)) for run in runs]
         return checks, runs[-1].outputs.get("logits", np.empty(0))
 
-    def _feeding_calls(self, decoder: str) -> Iterator[tuple[str, EntryCall]]:
-        """Components that are run on what `generate` itself was given."""
-        from modelexport.capture.generation.replay import EntryCall
-
-        for name, item in self._compared.items():
-            inputs = {key: self._prompt[key] for key in item.entry.inputs if key in self._prompt}
-            if name != decoder and inputs.keys() == item.entry.inputs.keys():
-                yield name, EntryCall(inputs, 0, 0)
-
-    def grid(self, model: torch.nn.Module) -> Iterator[StepCheck]:
+    def grid(
+        self, model: torch.nn.Module, prompt: Mapping[str, torch.Tensor], sizes: Sequence[StepSize]
+    ) -> Iterator[StepCheck]:
         from modelexport.capture.arguments import to_array
-        from modelexport.capture.generation.replay import find_window, read_sized_step
+        from modelexport.capture.generation.replay import read_sized_step
         from modelexport.capture.onnxruntime.chain import ChainRun
 
         first, later = (self._compared[name].entry for name in (self._files.first, self._files.later))
-        for size in _grid_sizes(find_window(later), _context(model)):
-            entry, calls = read_sized_step(model, self._prompt, (first, later), size)
+        for size in sizes:
+            entry, calls = read_sized_step(model, prompt, (first, later), size)
             for call in calls:
                 feed = {name: to_array(tensor) for name, tensor in call.inputs.items()}
                 padding = size.padding if call.mask is not None and not bool(call.mask.all()) else ""
@@ -149,17 +157,24 @@ class _ChainWalk:
                 yield self._comparer.compare(0, run, call, padding=padding)
 
 
-def _grid_sizes(window: int, context: int | None) -> list[StepSize]:
-    """Every past with every query; batch and padding take turns."""
+def _grid_sizes(window: int, context: int | None) -> tuple[list[StepSize], list[StepSize]]:
+    """Every past with every query; batch and padding take turns. Then those that are longer than the context."""
     from modelexport.capture.generation.replay import StepSize
 
     long_past = window + (window + 1) // 2 if window else _LONG_PAST
     pairs = [(past, query) for past in (*_PASTS, long_past) for query in _QUERIES]
-    fitting = [(past, query) for past, query in pairs if context is None or past + query < context]
-    return [
+    sizes = [
         StepSize(1 + index % 3, past, query, _PADDINGS[(index + index // 3) % 3])
-        for index, (past, query) in enumerate(fitting)
+        for index, (past, query) in enumerate(pairs)
     ]
+    fitting = [size for size in sizes if context is None or size.past + size.query < context]
+    return fitting, [size for size in sizes if size not in fitting]
+
+
+def _tell_left_out(sizes: Sequence[StepSize], context: int | None) -> Iterator[str]:
+    if sizes:
+        listed = ", ".join(f"{size.past} + {size.query}" for size in sizes)
+        yield f"{len(sizes)} sizes of the grid (past + query: {listed}) are more than the model's context of {context}"
 
 
 def _check_tokens(
@@ -196,5 +211,5 @@ def _context(model: torch.nn.Module) -> int | None:
     """Tokens that a model has positions for, as its configuration says."""
     config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    context = getattr(text, "max_position_embeddings", None)
-    return context if isinstance(context, int) else None
+    declared = (getattr(text, name, None) for name in _CONTEXTS)
+    return next((context for context in declared if isinstance(context, int)), None)

@@ -23,15 +23,17 @@ from modelexport.api.step_comparison import ComparedFile
 from modelexport.api.verify_chain import verify_chain
 from modelexport.api.verify_file import verify_against_file
 from modelexport.api.verify_model import overlap_notes, verify_against_model
-from modelexport.errors import ModelMismatch, UserError
-from modelexport.inspect.package.pairs import find_joint_differences
+from modelexport.errors import ModelMismatch, UserError, some_of
+from modelexport.inspect.package.pairs import find_joint_differences, find_other_connections
 from modelexport.record.model_source import ModelSource
+from modelexport.record.package import ComponentInfo
 from modelexport.record.results.package_verification import PackageVerification
 from modelexport.record.results.verification import Verification
 
 if TYPE_CHECKING:
     import torch
 
+    from modelexport.capture.entry_point import EntryPoint
     from modelexport.capture.generation.prepare import Components
     from modelexport.record.configuration import ModelConfiguration
 
@@ -112,9 +114,16 @@ def _verify_against_package(
         chosen = replace(options, source=source)
         components[name] = verify_against_file(package[name].file, believed[name].file, chosen, clock)
     missing = tuple(name for name in (*package, *believed) if name not in both)
-    notes = tuple(find_joint_differences(believed.info, package.info))
+    connections = tuple(find_other_connections(believed.info, package.info))
+    differences = find_joint_differences(believed.info, package.info)
     return PackageVerification(
-        str(package.folder), str(believed.folder), components, missing=missing, notes=notes, seconds=clock.seconds
+        str(package.folder),
+        str(believed.folder),
+        components,
+        missing=missing,
+        connections=connections,
+        notes=tuple(text for text in differences if text not in connections),
+        seconds=clock.seconds,
     )
 
 
@@ -142,22 +151,42 @@ def _verify_against_model(
     verification = PackageVerification(str(package.folder), components.source, alone, notes=components.notes)
     if any(component.info.cache for component in package.components.values()):
         checks = verify_chain(package, components, compared, options, chain, clock)
-        verification = replace(verification, steps=checks.steps, grid=checks.grid, tokens=checks.tokens)
+        notes = (*verification.notes, *checks.notes)
+        verification = replace(verification, steps=checks.steps, grid=checks.grid, tokens=checks.tokens, notes=notes)
     return replace(verification, seconds=clock.seconds)
 
 
 def pair_components(package: Package, components: Components) -> dict[str, ComparedFile]:
-    """Each file with the entry point that it was made from; ModelMismatch for a model that has no such entry point."""
+    """Each file with the entry point that it was made from; ModelMismatch for a model that has no such entry point.
+
+    decoder           the entry point of that name
+    prefill, decode   those that take the same inputs: others name their files as they like
+    """
     for component in package.components.values():
         overlap_notes(component.file, components.module, components.source)
     entries = {entry.name: entry for entry in components.entries}
-    missing = [name for name in package if name not in entries]
-    if missing:
-        raise ModelMismatch(
-            f"{package.folder} has {', '.join(missing)}, and {components.source} takes {', '.join(entries)}",
-            "Give the model that the package was exported from.",
-        )
-    return {name: ComparedFile(name, item.file, entries[name]) for name, item in package.components.items()}
+    pairs = {}
+    for name, item in package.components.items():
+        entry = entries.get(name) or _find_by_inputs(item.info, components.entries)
+        if entry is None:
+            taken = "; ".join(f"{each.name}: {some_of(list(each.inputs))}" for each in components.entries)
+            raise ModelMismatch(
+                f"{package.folder} has {name}, which takes {some_of(item.info.inputs)}, and {components.source} has no "
+                f"part of this name or with these inputs ({taken})",
+                "Give the model that the package was exported from. Files that others made with other names for their "
+                "inputs are verified one by one: `modelexport verify FILE -m MODEL`.",
+            )
+        pairs[name] = ComparedFile(name, item.file, replace(entry, name=name))
+    return pairs
+
+
+def _find_by_inputs(component: ComponentInfo, entries: Sequence[EntryPoint]) -> EntryPoint | None:
+    """The entry point with the inputs of a component; also a first call that takes no cache."""
+    from modelexport.capture.generation.file_entry import find_first_call
+
+    first_calls = (find_first_call(entry) for entry in entries)
+    candidates = (entry for entry in (*entries, *first_calls) if entry is not None)
+    return next((entry for entry in candidates if entry.inputs.keys() == set(component.inputs)), None)
 
 
 def _verify_entry(components: Components, compared: ComparedFile, options: VerifyOptions, clock: Clock) -> Verification:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from modelexport.capture.entry_point import EntryPoint
-from modelexport.capture.generation.captures import BATCH, SEQUENCE, are_close, name_axes
+from modelexport.capture.generation.captures import BATCH, SEQUENCE, Recorder, are_close, name_axes
 from modelexport.capture.generation.decoders import find_decoder
 from modelexport.capture.generation.first_call import find_two_decoders
 from modelexport.capture.generation.media import EmbeddingStep, MediaInput, describe_features, encode_media, find_media
@@ -129,11 +129,10 @@ def _find_decoders(
     consumed = {TOKENS, MEDIA_OUTPUTS, *(name for each in media for name in each.arguments)}
 
     def record(model: torch.nn.Module, inputs: Mapping[str, Any], new_tokens: int, least: bool = True) -> Generation:
-        with record_calls(model.get_decoder()) as decoded:  # type: ignore[operator]
-            run = record_steps(model, inputs, new_tokens)
+        run = record_embedded(model, inputs, new_tokens)
         calls = [
-            replace(call, arguments=_embed(call.arguments, inner.arguments[EMBEDDINGS], consumed, least))
-            for call, inner in zip(run.calls, decoded, strict=True)
+            replace(call, arguments=_embed(call.arguments, call.arguments[EMBEDDINGS], consumed, least))
+            for call in run.calls
         ]
         return Generation(run.tokens, calls)
 
@@ -142,6 +141,48 @@ def _find_decoders(
         with suppress(ExportFailed):
             return find_decoder(model, inputs, recorder)
     return find_two_decoders(model, inputs, record_all, record)
+
+
+def record_embedded(model: torch.nn.Module, inputs: Mapping[str, Any], new_tokens: int) -> Generation:
+    """Calls of `generate`, each with the embeddings that the language model got in it: `inputs_embeds`."""
+    with record_calls(model.get_decoder()) as decoded:  # type: ignore[operator]
+        run = record_steps(model, inputs, new_tokens)
+    calls = [
+        replace(call, arguments={**call.arguments, EMBEDDINGS: inner.arguments[EMBEDDINGS]})
+        for call, inner in zip(run.calls, decoded, strict=True)
+    ]
+    return Generation(run.tokens, calls)
+
+
+def record_as_taken(entry: EntryPoint) -> Recorder:
+    """How runs are recorded whose calls are those of this decoder, whatever else their arguments hold.
+
+    takes input_ids        the arguments as they are
+    takes inputs_embeds    these among them, and places in time, height and width without that in the text, if it does
+    """
+    if EMBEDDINGS not in entry.inputs:
+        return record_steps
+    places = entry.inputs.get(POSITIONS)
+
+    def record(model: torch.nn.Module, inputs: Mapping[str, Any], new_tokens: int) -> Generation:
+        run = record_embedded(model, inputs, new_tokens)
+        least = places is not None and len(places) == _PLACES
+        calls = [
+            replace(call, arguments=_trim_places(call.arguments) if least else call.arguments) for call in run.calls
+        ]
+        return Generation(run.tokens, calls)
+
+    return record
+
+
+def find_media_places(model: torch.nn.Module, arguments: Mapping[str, Any]) -> torch.Tensor:
+    """Which tokens of a recorded call have something else in their place: those whose embedding is not their own."""
+    embed: torch.nn.Module = model.get_input_embeddings()  # type: ignore[operator]
+    tokens, embeddings = arguments[TOKENS], arguments[EMBEDDINGS]
+    with torch.no_grad():
+        # A token that only marks a place may be none of the table's.
+        own: torch.Tensor = embed(tokens.clamp(max=len(embed.weight) - 1))  # type: ignore[arg-type]
+    return (own != embeddings).any(-1)
 
 
 def _embed(arguments: Mapping[str, Any], embeddings: torch.Tensor, consumed: set[str], least: bool) -> dict[str, Any]:
@@ -155,7 +196,11 @@ def _embed(arguments: Mapping[str, Any], embeddings: torch.Tensor, consumed: set
         for name, value in arguments.items()
         if name not in consumed and not (least and isinstance(value, torch.Tensor) and name not in _PER_TOKEN)
     }
-    places = kept.get(POSITIONS)
-    if least and isinstance(places, torch.Tensor) and places.dim() > 2 and len(places) == _PLACES + 1:
-        kept[POSITIONS] = places[1:]
-    return {EMBEDDINGS: embeddings, **kept}
+    return {EMBEDDINGS: embeddings, **(_trim_places(kept) if least else kept)}
+
+
+def _trim_places(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    places = arguments.get(POSITIONS)
+    if isinstance(places, torch.Tensor) and places.dim() > 2 and len(places) == _PLACES + 1:
+        return {**arguments, POSITIONS: places[1:]}
+    return dict(arguments)

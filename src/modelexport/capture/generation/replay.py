@@ -24,6 +24,7 @@ from modelexport.capture.generation.cache import Path, TensorLayout, read_path
 from modelexport.capture.generation.captures import BATCH, PAST, SEQUENCE, WINDOW, capture_steps, query_length
 from modelexport.capture.generation.decoder_step import MASK, DecoderStep
 from modelexport.capture.generation.decoders import take_position
+from modelexport.capture.generation.multimodal import EMBEDDINGS, TOKENS, find_media_places, record_as_taken
 from modelexport.capture.generation.steps import Generation, record_steps
 from modelexport.capture.generation.windows import exportable_windows
 
@@ -77,7 +78,7 @@ def read_sized_step(
     entry = entries[1 if first else 0]
     takes_several = SEQUENCE in _axis_names(entry)
     steps = size.query if first and takes_several else 1
-    capture = capture_steps(model, prompt, first, steps)
+    capture = capture_steps(model, prompt, first, steps, record_as_taken(entry))
     past = capture.past_length
     query = steps if first else query_length(capture.run.calls[0], capture.run.calls[1])
     return entry, _as_calls(entry, capture.merged, past, query)
@@ -100,6 +101,19 @@ def resize_inputs(inputs: Mapping[str, torch.Tensor], size: StepSize, length: in
     if MASK in rows and hidden and size.padding:
         rows[MASK][0, slice(hidden) if size.padding == "left" else slice(-hidden, None)] = 0
     return rows
+
+
+def keep_text(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], run: Generation) -> Tensors:
+    """The prompt of a run without media: what goes with its tokens, and tokens that hold the place of none."""
+    arguments = run.calls[0].arguments
+    if EMBEDDINGS not in arguments or TOKENS not in inputs:
+        return dict(inputs)
+    shape = inputs[TOKENS].shape
+    text = {name: tensor for name, tensor in inputs.items() if tensor.shape == shape}
+    places = find_media_places(model, arguments)
+    if MASK in text and bool(places.any()):
+        text[MASK] = text[MASK] * ~places
+    return text
 
 
 def find_window(entry: EntryPoint) -> int:

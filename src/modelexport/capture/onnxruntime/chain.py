@@ -67,11 +67,23 @@ class FileChain:
 
     def step(self, given: Given) -> tuple[ChainRun, ...]:
         """One step: the decoder, after the files that feed it and have inputs of their own in this step."""
-        name = self.next_component
-        runs = [self._run(feeder, given) for feeder in self._feeders(name, given)]
-        runs.append(self._run(name, given))
+        return *self.run_feeders(given), self.run_decoder(given)
+
+    def run_feeders(self, given: Given) -> tuple[ChainRun, ...]:
+        """Files that feed the decoder of the next step, and those whose outputs a consumer itself hands on."""
+        decoders, sources = {self.first, self.later}, {link.source for link in self._info.links}
+        loose = [name for name in self._components if name not in sources | decoders and given.get(name)]
+        feeders = dict.fromkeys((*loose, *self._feeders(self.next_component, given)))
+        return tuple(self._run(feeder, given) for feeder in feeders)
+
+    def run_decoder(self, given: Given) -> ChainRun:
+        run = self._run(self.next_component, given)
         self._steps += 1
-        return tuple(runs)
+        return run
+
+    def replace_output(self, component: str, output: str, array: np.ndarray) -> None:
+        """What the consumer makes of an output before it hands it on: features in the place of embeddings."""
+        self._made[component, output] = array
 
     def _feeders(self, target: str, given: Given) -> Iterator[str]:
         sources = dict.fromkeys(link.source for link in self._info.links if link.target == target)
@@ -83,7 +95,9 @@ class FileChain:
     def _run(self, name: str, given: Given) -> ChainRun:
         feed, handed = self._feed(self._components[name], given.get(name, {}))
         outputs = self.run_file(name, feed)
-        self._made |= {(name, output): array for output, array in outputs.items()}
+        for output, array in outputs.items():
+            self._made.pop((name, output), None)  # so that the last one made is the last one here
+            self._made[name, output] = array
         for pair in self._components[self.later].cache:
             if pair.present in outputs:
                 self._states[pair.past] = pair.present, outputs[pair.present]
@@ -94,15 +108,15 @@ class FileChain:
     ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         arrays: dict[str, np.ndarray] = {}
         handed: dict[str, str] = {}
-        links = {link.input: (link.source, link.output) for link in self._info.links if link.target == component.name}
+        links = self._find_made(component.name)
         states = {pair.past: pair.first for pair in component.cache}
         for name in component.inputs:
-            if name in states and name in self._states:
-                handed[name], arrays[name] = self._states[name]
-            elif links.get(name) in self._made:
-                handed[name], arrays[name] = ".".join(links[name]), self._made[links[name]]
-            elif name in given:
+            if name in given:
                 arrays[name] = given[name]
+            elif name in states and name in self._states:
+                handed[name], arrays[name] = self._states[name]
+            elif name in links:
+                handed[name], arrays[name] = ".".join(links[name]), self._made[links[name]]
         empty = {name: first for name, first in states.items() if name in component.inputs and name not in arrays}
         arrays |= empty_states(self._files[component.name].proto, empty, arrays)
         missing = [name for name in component.inputs if name not in arrays]
@@ -112,6 +126,14 @@ class FileChain:
                 "Look at the links and cache pairs: `modelexport validate PACKAGE`.",
             )
         return bind_inputs(self._files[component.name].proto, arrays), handed
+
+    def _find_made(self, target: str) -> dict[str, tuple[str, str]]:
+        """Outputs that feed inputs of a component; of several, the one that was made last."""
+        inputs: dict[tuple[str, str], list[str]] = {}
+        for link in self._info.links:
+            if link.target == target:
+                inputs.setdefault((link.source, link.output), []).append(link.input)
+        return {name: made for made in self._made for name in inputs.get(made, ())}
 
     def run_file(self, name: str, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """One file on these inputs, as ONNX Runtime optimizes it."""

@@ -39,7 +39,7 @@ class GeneratedFeeds:
         self._info, self._files, self._seed = info, files, seed
         self._chain = FileChain(info, files)
         self._seen, self._prompt, self.query = 0, 0, 0
-        self._links = {(link.target, link.input) for link in info.links}
+        self._components = {component.name: component for component in info.components}
 
     def run_prompt(self, batch: int, tokens: int) -> dict[str, dict[str, np.ndarray]]:
         """Run a prompt; what each component was fed, the last time that it ran."""
@@ -67,18 +67,26 @@ class GeneratedFeeds:
 
     @property
     def _info_names(self) -> list[str]:
-        """Decoders, and in the first step what feeds them."""
-        names = [component.name for component in self._info.components]
-        return [self._chain.next_component] if self._seen else names
+        """Decoders, and in the first step what feeds them; later on, only what makes embeddings of tokens for them."""
+        if not self._seen:
+            return list(self._components)
+        decoder = self._chain.next_component
+        if TOKENS in self._components[decoder].inputs:
+            return [decoder]
+        sources = [link.source for link in self._info.links if link.target == decoder]
+        embedding = [name for name in sources if TOKENS in self._components[name].inputs]
+        return [*sorted(embedding, key=lambda name: len(self._components[name].inputs))[:1], decoder]
 
     def _make(self, name: str, batch: int, tokens: int) -> dict[str, np.ndarray]:
         file = self._files[name]
         is_decoder = name in self.components
-        component = next(item for item in self._info.components if item.name == name)
-        states = {pair.past for pair in component.cache}
-        linked = {target_input for target, target_input in self._links if target == name} - states
+        states = {pair.past for pair in self._components[name].cache}
+        running = self._info_names if self._seen else ()
+        linked = {link.input for link in self._info.links if link.target == name} - states
+        renewed = {link.input for link in self._info.links if link.target == name and link.source in running}
         shapes = self._shapes(file, batch, tokens, self._seen if is_decoder else 0)
-        shapes |= {key: self._linked_shape(file, key, batch) for key in linked}
+        lengths = {key: tokens if key in renewed else self._prompt for key in linked}
+        shapes |= {key: _linked_shape(file, key, batch, length) for key, length in lengths.items()}
         feed = make_feed(file.proto, file.graph, seed=self._seed + self._seen, shapes=shapes)
         if POSITIONS in feed:
             positions = np.arange(self._seen, self._seen + tokens)
@@ -96,11 +104,11 @@ class GeneratedFeeds:
             shapes[MASK] = (batch, past + tokens)
         return shapes
 
-    def _linked_shape(self, file: TaggedFile, name: str, batch: int) -> tuple[int, ...]:
-        """Of what another file hands on: as long as the prompt, so that a mask of it is made as long."""
-        dims = input_dims(required_inputs(file.proto)[name]) or ()
-        sizes = (dim if isinstance(dim, int) else self._prompt if axis else batch for axis, dim in enumerate(dims))
-        return tuple(sizes)
+
+def _linked_shape(file: TaggedFile, name: str, batch: int, length: int) -> tuple[int, ...]:
+    """Of what another file hands on: as long as what it was made of, so that a mask of it is made as long."""
+    dims = input_dims(required_inputs(file.proto)[name]) or ()
+    return tuple(dim if isinstance(dim, int) else length if axis else batch for axis, dim in enumerate(dims))
 
 
 def sample_steps(file: TaggedFile, request: SampleRequest) -> Iterator[dict[str, np.ndarray]]:

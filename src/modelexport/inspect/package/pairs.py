@@ -51,19 +51,26 @@ def find_joint_differences(left: PackageInfo, right: PackageInfo) -> Iterator[st
     for what in ("target", "task"):
         if getattr(left, what) != getattr(right, what):
             yield f"{what}: {getattr(left, what) or 'none'} → {getattr(right, what) or 'none'}"
+    yield from find_other_connections(left, right)
+    yield from _lines(
+        "module in no file", (module.path for module in left.absent), (module.path for module in right.absent)
+    )
+
+
+def find_other_connections(left: PackageInfo, right: PackageInfo) -> Iterator[str]:
+    """Links and cache pairs that only one of two packages has: with the same files, it generates something else."""
     yield from _lines("link", map(str, left.links), map(str, right.links))
     others = {component.name: component for component in right.components}
     for component in left.components:
         if component.name in others:
             pairs = map(_pair_texts, (component, others[component.name]))
             yield from _lines(f"cache of {component.name}", *pairs)
-    yield from _lines(
-        "module in no file", (module.path for module in left.absent), (module.path for module in right.absent)
-    )
 
 
 def _pair_texts(component: ComponentInfo) -> Iterator[str]:
-    return (f"{pair.present} → {pair.past}" for pair in component.cache)
+    for pair in component.cache:
+        begun = f", {pair.first:g} before the first token" if pair.first else ""
+        yield f"{pair.present} → {pair.past}{begun}"
 
 
 def _lines(what: str, left: Iterator[str], right: Iterator[str]) -> Iterator[str]:

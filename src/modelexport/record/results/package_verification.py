@@ -94,6 +94,7 @@ class PackageVerification:
     """
     components  by name
     missing     components that only one of two packages has
+    connections links and cache pairs that only one of two packages has, in words
     steps       in order; the last one is the first that diverges, if one does: those behind it would only repeat it
     tokens      None for a model that does not generate
     """
@@ -105,6 +106,7 @@ class PackageVerification:
     grid: tuple[StepCheck, ...] = ()
     tokens: TokenCheck | None = None
     missing: tuple[str, ...] = ()
+    connections: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
@@ -121,4 +123,5 @@ class PackageVerification:
     @property
     def ok(self) -> bool:
         files = all(component.ok for component in self.components.values())
-        return files and not self.missing and self.divergence is None and (self.tokens is None or self.tokens.ok)
+        joined = not self.missing and not self.connections
+        return files and joined and self.divergence is None and (self.tokens is None or self.tokens.ok)

@@ -58,7 +58,8 @@ def package_tables(queried_node: Fields) -> Tables:
         PackageValidation: fields(_SCHEMA, "package=folder ok checks findings components"),
         PackageCost: fields(_SCHEMA, "package=folder axes at components cache cache_by_module cache_bytes notes"),
         PackageVerification: fields(
-            _SCHEMA, "package=folder reference ok components steps grid tokens divergence missing notes seconds:3"
+            _SCHEMA,
+            "package=folder reference ok components steps grid tokens divergence missing connections notes seconds:3",
         ),
         StepCheck: fields("step component batch past query padding? ok calls given outputs divergence"),
         StepDivergence: fields("component module class=class_name value reason difference"),

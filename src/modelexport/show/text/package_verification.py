@@ -56,6 +56,8 @@ def package_verification_tables(verification: PackageVerification, shown: Shown)
     yield from _divergence(verification.divergence)
     if verification.missing:
         yield plain(f"only in one of the packages: {some_of(verification.missing)}", "red")
+    for text in verification.connections:
+        yield plain(f"put together in another way: {text}", "red")
     yield _verdict(verification)
     yield from note_lines(verification.notes)
     if shown.verbose and verification.seconds:
