@@ -55,6 +55,16 @@ def test_what_nothing_claimed_reads_belongs_to_what_it_was_made_from() -> None:
     assert str(found["y"].evidence[0]) == "dataflow:made from"
 
 
+def test_a_constant_that_others_share_does_not_say_who_reads_it() -> None:
+    made = graph(
+        node("Constant", "", "i", value_int=-1),
+        node("Gather", "x i", "h"),
+        node("Relu", "h", "m"),
+        node("Gather", "m i", "y"),
+    )
+    assert inferred(made, {"i": claim("b"), "h": claim("b"), "m": claim("a.p")}) == {"y": ("a.p",)}
+
+
 def test_the_other_branches_of_a_reader_count_too() -> None:
     made = graph(node("Relu", "x", "h"), node("Constant", "", "c", value_float=1.0), node("Add", "h c", "y"))
     assert inferred(made, {"h": claim("a.p")}) == {"c": ("a.p",), "y": ("a.p",)}

@@ -86,8 +86,11 @@ class _ClaimedGraph:
         """For each unclaimed node, the call that encloses its nearest claimed neighbours on one side."""
         near: dict[str, ModuleCall] = {}
         for node in nodes:  # in topological order, or its reverse: one pass reaches everything
-            calls = (self._call_of(neighbour, near) for neighbour in neighbours(node))
-            call = self.hierarchy.common_ancestor(call for call in calls if call is not None)
+            calls = {neighbour.key: self._call_of(neighbour, near) for neighbour in neighbours(node)}
+            known = {key: call for key, call in calls.items() if call is not None}
+            # A constant is shared by whatever reads it, so where there is data it says nothing of who reads it here.
+            data = [call for key, call in known.items() if key in self.graph.computed]
+            call = self.hierarchy.common_ancestor(data or known.values())
             if call is not None:
                 near[node.key] = call
         return near
