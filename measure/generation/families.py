@@ -58,6 +58,7 @@ class Family:
     cache    kinds of layers of its cache, of CACHE_KINDS
     window   tokens that a sliding window holds, 0 without one
     pads     whether tokens are the same with padding on the left as without
+    one_row  why it is measured with one prompt alone; empty for a batch
     seed     of the weights; another one is chosen where greedy decoding repeats a token
     mixing   spread of square weights, those of attention: too much, and every token gives the same next one
     """
@@ -75,6 +76,7 @@ class Family:
     processing: Settings = field(default_factory=dict)
     window: int = 0
     pads: bool = True
+    one_row: str = ""
     seed: int = 0
     mixing: float = 0.5
 

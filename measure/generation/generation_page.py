@@ -11,7 +11,7 @@ from measure.generation.models import NEW_TOKENS, PROMPTS
 from measure.generation.networks import NETWORKS
 from measure.generation.parts import PART, PARTS, PartResult
 from measure.generation.targets import POINTS, Target, list_targets
-from measure.generation.witness import BATCHES, PASTS, QUERIES, TOLERANCE
+from measure.generation.witness import BATCHES, PASTS, QUERIES, TOLERANCE, list_sizes
 from measure.pages import MEASURED, Table, compose_page, list_versions, percent, written_by
 from measure.results import Results
 
@@ -82,6 +82,7 @@ def _compose_kind(kind: str, rows: Sequence[tuple[Family, FamilyResult]]) -> Tab
         for _, item in rows
         if item.unread
     ]
+    alone = [f"{family.name}: one prompt, and batch 1: {family.one_row}" for family, _ in rows if family.one_row]
     text = (
         f"`tokens`: whether all {NEW_TOKENS} steps give those of `generate`. `present.*`: the greatest difference of a "
         f"tensor of the cache at any step. `grid`: of {POINTS} sizes, batch {_list(BATCHES)}, past {_list(PASTS)}, "
@@ -89,7 +90,7 @@ def _compose_kind(kind: str, rows: Sequence[tuple[Family, FamilyResult]]) -> Tab
         "window by half."
     )
     cells = tuple((*_compose_row(family, result), _compose_last(kind, result)) for family, result in rows)
-    return Table(_TITLES[kind], text, (*columns, last), cells, not notes, (*notes, *unread, *refused))
+    return Table(_TITLES[kind], text, (*columns, last), cells, not notes, (*notes, *alone, *unread, *refused))
 
 
 def _compose_row(family: Family, result: FamilyResult) -> tuple[str, ...]:
@@ -102,7 +103,7 @@ def _compose_row(family: Family, result: FamilyResult) -> tuple[str, ...]:
         return (*opening, *figures, "not run", *(_NOTHING,) * 2)
     generation = result.generation
     tokens = "equal" if generation.equal else f"other from step {generation.steps - 1}"
-    return (*opening, *figures, tokens, f"{generation.worst:.1e}", f"{result.points} of {POINTS}")
+    return (*opening, *figures, tokens, f"{generation.worst:.1e}", f"{result.points} of {len(list_sizes(family))}")
 
 
 def _compose_last(kind: str, result: FamilyResult) -> str:

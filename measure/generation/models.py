@@ -102,7 +102,7 @@ def silence_tokens(model: Any, count: int) -> None:
 
 
 def make_generate_inputs(family: Family) -> dict[str, torch.Tensor]:
-    """A batch of two prompts of different lengths. Decoders are padded on the left, encoders on the right."""
+    """A batch of two prompts of different lengths, or the longer one alone. Decoders are padded on the left, encoders on the right."""
     generator = torch.Generator().manual_seed(_INPUT_SEED)
     inputs = make_prompts(family, generator) if family.takes_text else {}
     if family.lengths:
@@ -120,10 +120,11 @@ def make_generate_inputs(family: Family) -> dict[str, torch.Tensor]:
 def make_prompts(family: Family, generator: torch.Generator) -> dict[str, torch.Tensor]:
     """`input_ids` and `attention_mask` of random words, behind the place of an image if there is one."""
     opening = _open_prompt(family)
-    length = len(opening) + max(PROMPTS)
-    input_ids = torch.full((len(PROMPTS), length), PAD)
-    attention_mask = torch.zeros((len(PROMPTS), length), dtype=torch.long)
-    for row, count in enumerate(PROMPTS):
+    counts = PROMPTS[:1] if family.one_row else PROMPTS
+    length = len(opening) + max(counts)
+    input_ids = torch.full((len(counts), length), PAD)
+    attention_mask = torch.zeros((len(counts), length), dtype=torch.long)
+    for row, count in enumerate(counts):
         words = torch.randint(FIRST_WORD, VOCABULARY, (count,), generator=generator)
         used = len(opening) + count
         where = slice(0, used) if family.kind == "encoder-decoder" else slice(length - used, length)

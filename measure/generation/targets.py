@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from measure.generation.families import find_family
 from measure.generation.family_result import FamilyResult
 from measure.generation.models import NEW_TOKENS
 from measure.generation.networks import KIND
-from measure.generation.witness import BATCHES, PASTS, QUERIES, TOLERANCE
+from measure.generation.witness import BATCHES, PASTS, QUERIES, TOLERANCE, list_sizes
 from measure.pages import percent
 
 POINTS = len(BATCHES) * len(PASTS) * len(QUERIES)
@@ -86,7 +87,7 @@ def _is_sound(result: FamilyResult) -> bool:
 
 
 def _fills_grid(result: FamilyResult) -> bool:
-    return result.points == POINTS
+    return result.points == len(list_sizes(find_family(result.family)))
 
 
 def _list_shares(verified: Sequence[FamilyResult]) -> list[Target]:

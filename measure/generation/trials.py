@@ -87,7 +87,7 @@ def try_generation(family: Family) -> Trial:
 
 def compare_unpadded(family: Family, example: Example, sequences: torch.Tensor) -> bool | None:
     """Whether the shorter prompt gives the same tokens alone as padded. None for models that take more than text."""
-    if family.kind != "decoder":
+    if family.kind != "decoder" or family.one_row:
         return None
     padding = PROMPTS[0] - PROMPTS[1]
     alone = {name: tensor[1:, padding:] for name, tensor in example.inputs.items()}

@@ -82,7 +82,12 @@ def witness_generation(chain: Chain, example: Example) -> GenerationWitness:
 
 
 def witness_grid(chain: Chain, family: Family, example: Example) -> tuple[GridPoint, ...]:
-    return tuple(_try_point(chain, family, example, *sizes) for sizes in product(BATCHES, PASTS, QUERIES))
+    return tuple(_try_point(chain, family, example, *sizes) for sizes in list_sizes(family))
+
+
+def list_sizes(family: Family) -> list[tuple[int, int, int]]:
+    """Batch, past and query of each point."""
+    return list(product((1,) if family.one_row else BATCHES, PASTS, QUERIES))
 
 
 def _try_point(chain: Chain, family: Family, example: Example, batch: int, past: int, query: int) -> GridPoint:

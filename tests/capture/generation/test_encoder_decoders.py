@@ -179,8 +179,35 @@ def test_merged_decoder_that_differs_is_refused() -> None:
     layer: Any = model.get_submodule("model.decoder.layers.0.encoder_attn.k_proj")
     # Keys that depend on how many rows are computed at once cannot be computed in parts.
     layer.register_forward_hook(lambda _module, _inputs, output: output * output.shape[1])
-    with pytest.raises(ExportFailed, match="does not compute"):
+    with pytest.raises(ExportFailed, match=r"does not compute what the model does: \S+ (is|differs by)"):
         find_entry_points(model, inputs, merged=True)
+
+
+def _refuse_several(model: nn.Module, error: Exception) -> None:
+    def refuse(_: nn.Module, _args: object, kwargs: Mapping[str, Any]) -> None:
+        if kwargs["decoder_input_ids"].shape[1] > 1:
+            raise error
+
+    model.get_submodule("model").register_forward_pre_hook(refuse, with_kwargs=True)
+
+
+def test_the_reason_is_told_why_a_decoder_takes_one_token() -> None:
+    model, inputs = prepare(build_bart)
+    _refuse_several(model, ValueError("one token, please"))
+    _, decoder, later = find_entry_points(model, inputs)
+    assert {entry.inputs["input_ids"].shape[1] for entry in (decoder, later)} == {1}
+    assert "for 3 tokens at once it raises ValueError: one token, please" in decoder.notes[0]
+    assert later.notes[0].startswith("decoder_with_past takes one token per call")
+
+
+def test_what_is_no_refusal_of_a_model_is_not_swallowed() -> None:
+    class Odd(Exception):  # of no kind that code raises about sizes
+        pass
+
+    model, inputs = prepare(build_bart)
+    _refuse_several(model, Odd())
+    with pytest.raises(Odd):
+        find_entry_points(model, inputs)
 
 
 def test_model_is_left_as_it_was() -> None:

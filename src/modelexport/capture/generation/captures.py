@@ -30,6 +30,9 @@ BATCH, SEQUENCE, PAST, TOTAL, WINDOW = Axis.BATCH, Axis.SEQUENCE, Axis.PAST, Axi
 # Names of axes by their sizes in two captures.
 AxisNames = dict[tuple[int, ...], str]
 
+# What code raises that is given sizes it is not made for: by torch, or by the model itself.
+_REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
 
 @dataclass(frozen=True)
 class Capture:
@@ -242,6 +245,15 @@ def agree(
 ) -> bool:
     """Whether `results` are what the model gave in `call`."""
     return not find_disagreement(results, call, following, layouts)
+
+
+def explain_refusal(check: Callable[[], str]) -> str:
+    """What a check says, or what a model says that is called in a way that it is not made for."""
+    try:
+        return check()
+    except _REFUSALS as error:
+        lines = str(error).strip().splitlines()
+        return f"it raises {type(error).__name__}{f': {lines[0]}' if lines else ''}"
 
 
 def _tell_difference(name: str, tensor: torch.Tensor, expected: torch.Tensor) -> str:

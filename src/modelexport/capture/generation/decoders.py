@@ -12,7 +12,7 @@ the number of tokens. Otherwise it takes one token per call, and users are told 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ from modelexport.capture.generation.captures import (
     Recorder,
     capture_steps,
     empty_state,
+    explain_refusal,
     find_disagreement,
     find_first_states,
     find_past_length,
@@ -50,9 +51,6 @@ from modelexport.errors import ExportFailed
 
 # So many that the positions of a batch are told apart from other small integers: `verify` proves nodes by their values.
 _MERGED_STEPS = 8
-
-# What code raises that is given sizes it is not made for: by torch, or by the model itself.
-_REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class _OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -106,21 +104,21 @@ def find_decoder(
     step = DecoderStep(model.forward, small.constants, layouts, find_past_length(axes), model=model)
     with exportable_windows(), torch.no_grad():
         several = _Candidate(step, sample, axes)
-        refusal = _explain(lambda: _refuse_several(several, small, enlarged))
+        refusal = explain_refusal(lambda: _refuse_several(several, small, enlarged))
         if not refusal:
             several = _with_written(several)
             return (several.make_entry(enlarged, _first_call(several, small)),)
         note = f"the decoder takes one token per call, of a prompt as well: {refusal}"
         reasons = {}
         for manner, single in _single_steps(several, small):
-            reasons[manner] = _explain(partial(_refuse_steps, single, (small, large)))
+            reasons[manner] = explain_refusal(partial(_refuse_steps, single, (small, large)))
             if not reasons[manner]:
                 return (_with_written(single).make_entry(notes=(note,)),)
         for limit, prompt in _simpler_prompts(inputs):
             capture = capture_steps(model, prompt, 3, 2, record)
             first, *rest = (single for _, single in _single_steps(several, capture))
             for single in (*rest, first):  # without padding, a file that knows nothing of it is the best one
-                if not _explain(partial(_refuse_steps, single, (capture,))):
+                if not explain_refusal(partial(_refuse_steps, single, (capture,))):
                     limits = f"{limit}: {next(iter(reasons.values()))}"
                     return (_with_written(single).make_entry(notes=(note, limits)),)
     apart = "; ".join(f"{manner}: {reason}" for manner, reason in reasons.items())
@@ -129,15 +127,6 @@ def find_decoder(
         f"Several tokens in one call: {refusal}. One token per call, {apart}",
         "Export it without cache: give an .onnx file as output and no task ending in -with-past.",
     )
-
-
-def _explain(check: Callable[[], str]) -> str:
-    """What a check says, or what a model says that is called in a way that it is not made for."""
-    try:
-        return check()
-    except _REFUSALS as error:
-        lines = str(error).strip().splitlines()
-        return f"it raises {type(error).__name__}{f': {lines[0]}' if lines else ''}"
 
 
 def _with_written(candidate: _Candidate) -> _Candidate:

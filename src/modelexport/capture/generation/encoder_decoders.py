@@ -14,8 +14,8 @@ https://huggingface.co/docs/transformers/main/en/main_classes/output
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,9 +26,10 @@ from modelexport.capture.generation.captures import (
     SEQUENCE,
     AxisNames,
     Capture,
-    agree,
     are_close,
     cache_arguments,
+    explain_refusal,
+    find_disagreement,
     find_past_length,
     find_written,
     lay_out_arguments,
@@ -121,6 +122,7 @@ def _describe_encoder(model: torch.nn.Module, small: _Run, large: _Run, names: A
 def _describe_first_call(model: torch.nn.Module, small: _Run, large: _Run, names: AxisNames) -> EntryPoint:
     """Several tokens at once where the model allows it, else as many as `generate` gives it at first."""
     layouts = tuple(_fresh_layouts(small))
+    reasons: dict[int, str] = {}
     for steps in (small.prefill.steps, 1):
         capture = replace(small.prefill, steps=steps)
         sample = _rename(sample_tensors(capture.merged, layouts))
@@ -128,15 +130,18 @@ def _describe_first_call(model: torch.nn.Module, small: _Run, large: _Run, names
         lengths = tuple(tensors["input_ids"].shape[1] for tensors in (sample, enlarged))
         axes = _open_axes(name_axes(sample, enlarged, {lengths: SEQUENCE, **names}), sample)
         step = DecoderStep(model.forward, capture.constants, layouts, renamed=_RENAMED)
-        with suppress(Exception):  # a model may refuse several tokens
-            if agree(step(**sample), capture.last, capture.following, layouts):
-                others = _fit_samples(axes, sample, enlarged, _sample_first(capture, layouts))
-                return EntryPoint("decoder", step, sample, axes, _pairs(layouts), others)
-    raise _not_uniform(model)
+        reasons[steps] = explain_refusal(partial(_refuse_step, step, sample, capture))
+        if not reasons[steps]:
+            others = _fit_samples(axes, sample, enlarged, _sample_first(capture, layouts))
+            step = replace(step, written=find_written(step, sample))
+            notes = _tell_refused("decoder", reasons)
+            return EntryPoint("decoder", step, sample, axes, _pairs(layouts), others, notes)
+    raise _not_uniform(model, reasons)
 
 
 def _describe_later_calls(model: torch.nn.Module, small: _Run, large: _Run, names: AxisNames) -> EntryPoint:
     layouts = tuple(_name_encoder_outputs(lay_out_arguments(small.decode)))
+    reasons: dict[int, str] = {}
     for steps in (small.decode.steps, 1):
         capture = replace(small.decode, steps=steps)
         sample = _rename(sample_tensors(capture.merged, layouts))
@@ -144,12 +149,28 @@ def _describe_later_calls(model: torch.nn.Module, small: _Run, large: _Run, name
         axes = _open_axes(name_axes(sample, enlarged, dict(names)), sample)
         name_windows(axes, layouts)
         step = DecoderStep(model.forward, capture.constants, layouts, find_past_length(axes), renamed=_RENAMED)
-        with suppress(Exception):  # a model may refuse several tokens
+        reasons[steps] = explain_refusal(partial(_refuse_step, step, sample, capture))
+        if not reasons[steps]:
+            others = _fit_samples(axes, sample, enlarged, _sample_first(capture, layouts))
             step = replace(step, written=find_written(step, sample))
-            if agree(step(**sample), capture.last, capture.following, layouts):
-                others = _fit_samples(axes, sample, enlarged, _sample_first(capture, layouts))
-                return EntryPoint("decoder_with_past", step, sample, axes, _pairs(layouts), others)
-    raise _not_uniform(model)
+            notes = _tell_refused("decoder_with_past", reasons)
+            return EntryPoint("decoder_with_past", step, sample, axes, _pairs(layouts), others, notes)
+    raise _not_uniform(model, reasons)
+
+
+def _refuse_step(step: DecoderStep, sample: Mapping[str, torch.Tensor], capture: Capture) -> str:
+    """Why a step does not compute what the model did in the recorded calls; empty if it does."""
+    step = replace(step, written=find_written(step, sample))
+    return find_disagreement(step(**sample), capture.last, capture.following, step.layouts)
+
+
+def _tell_refused(name: str, reasons: Mapping[int, str]) -> tuple[str, ...]:
+    """What was tried before the number of tokens that is left."""
+    return tuple(
+        f"{name} takes one token per call: for {steps} tokens at once {reason}"
+        for steps, reason in reasons.items()
+        if reason
+    )
 
 
 def _merge(model: torch.nn.Module, later: EntryPoint, run: _Run) -> EntryPoint:
@@ -161,13 +182,16 @@ def _merge(model: torch.nn.Module, later: EntryPoint, run: _Run) -> EntryPoint:
     empty = {name: tensor for name, tensor in entry.inputs.items() if name in {pair.past for pair in entry.cache}}
     empty = {name: tensor[:, :, :0] for name, tensor in empty.items()}
     prompt = {**_rename(sample_tensors(first.merged, [each for each in layouts if each.present is None])), **empty}
-    with suppress(Exception):
-        if agree(entry.forward(**prompt), first.last, first.following, layouts) and agree(
-            entry.forward(**entry.inputs), run.decode.last, run.decode.following, layouts
-        ):
-            return replace(entry, others=(*entry.others, prompt))
+    refusal = explain_refusal(
+        lambda: (
+            find_disagreement(entry.forward(**prompt), first.last, first.following, layouts)
+            or find_disagreement(entry.forward(**entry.inputs), run.decode.last, run.decode.following, layouts)
+        )
+    )
+    if not refusal:
+        return replace(entry, others=(*entry.others, prompt))
     raise ExportFailed(
-        f"one decoder for all calls of {type(model).__name__} does not compute what the model does",
+        f"one decoder for all calls of {type(model).__name__} does not compute what the model does: {refusal}",
         "Export decoder and decoder_with_past as two files.",
     )
 
@@ -177,6 +201,7 @@ def _encode_keys(
 ) -> tuple[EntryPoint, ...]:
     """Encoder and decoder, if these compute what the model does in the first call."""
     pair = encode_keys(*entries, HIDDEN_STATES)
+    refusal = "the decoder reads more than tokens, states and cache"
     if pair is not None:
         encoder, decoder = pair
         assert isinstance(decoder.forward, DecoderStep)
@@ -184,18 +209,21 @@ def _encode_keys(
         made = encoder.forward(**encoder.inputs)
         states = {each.past: made.get(each.present, decoder.inputs[each.past][:, :, :0]) for each in decoder.cache}
         prompt = {"input_ids": _rename(sample_tensors(first.merged, ()))["input_ids"], **states}
-        with suppress(Exception):
-            if agree(decoder.forward(**prompt), first.last, first.following, decoder.forward.layouts):
-                return pair
+        step = partial(decoder.forward, **prompt)
+        layouts = decoder.forward.layouts
+        refusal = explain_refusal(lambda: find_disagreement(step(), first.last, first.following, layouts))
+        if not refusal:
+            return pair
     raise ExportFailed(
-        f"the encoder of {type(model).__name__} cannot make the keys and values that its decoder reads",
+        f"the encoder of {type(model).__name__} cannot make the keys and values that its decoder reads: {refusal}",
         "Export without --target for files of the first call and of later ones.",
     )
 
 
-def _not_uniform(model: torch.nn.Module) -> ExportFailed:
+def _not_uniform(model: torch.nn.Module, reasons: Mapping[int, str]) -> ExportFailed:
+    apart = "; ".join(f"for {steps} tokens at once {reason}" for steps, reason in reasons.items())
     return ExportFailed(
-        f"{type(model).__name__} computes something else from recorded arguments than it did in `generate`",
+        f"{type(model).__name__} computes something else from recorded arguments than it did in `generate`: {apart}",
         "Export it without cache: give an .onnx file as output and no task ending in -with-past.",
     )
 
