@@ -102,7 +102,10 @@ def silence_tokens(model: Any, count: int) -> None:
 
 
 def make_generate_inputs(family: Family) -> dict[str, torch.Tensor]:
-    """A batch of two prompts of different lengths, or the longer one alone. Decoders are padded on the left, encoders on the right."""
+    """A batch of two prompts of different lengths, or the longer one alone.
+
+    Decoders are padded on the left, encoders on the right.
+    """
     generator = torch.Generator().manual_seed(_INPUT_SEED)
     inputs = make_prompts(family, generator) if family.takes_text else {}
     if family.lengths:

@@ -159,7 +159,7 @@ class TestAxes:
         def refusing(*args: Any, **kwargs: Any) -> Any:
             if kwargs.get("dynamic_shapes"):
                 for tensor in pytree.tree_leaves((args[1:], kwargs.get("kwargs"))):
-                    torch._dynamo.maybe_mark_dynamic(tensor, 0)  # type: ignore[attr-defined]  # as torch does itself
+                    torch._dynamo.maybe_mark_dynamic(tensor, 0)  # as torch does itself
                 raise RuntimeError("no dynamic axes today")
             return export(*args, **kwargs)
 

@@ -182,7 +182,8 @@ def find_media_places(model: torch.nn.Module, arguments: Mapping[str, Any]) -> t
     with torch.no_grad():
         # A token that only marks a place may be none of the table's.
         own: torch.Tensor = embed(tokens.clamp(max=len(embed.weight) - 1))  # type: ignore[arg-type]
-    return (own != embeddings).any(-1)
+    places: torch.Tensor = (own != embeddings).any(-1)
+    return places
 
 
 def _embed(arguments: Mapping[str, Any], embeddings: torch.Tensor, consumed: set[str], least: bool) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def _join_axes(tensors: Mapping[str, torch.Tensor], axes: Mapping[str, Mapping[i
     for name, named in axes.items():
         for axis, what in named.items():
             size = tensors[name].shape[axis]
-            torch._check(first.setdefault(what, size) == size)
+            torch._check(first.setdefault(what, size) == size)  # type: ignore[no-untyped-call]
 
 
 def _result_name(name: str) -> str:
