@@ -245,3 +245,21 @@ def test_nothing_is_like_nothing() -> None:
     zeros = sample(np.zeros(4, np.float32))
     assert distance(zeros, zeros) == 0
     assert not alike(zeros, sample(np.full(4, 1e-30, np.float32)))
+
+
+def test_rounding_errors_of_large_numbers_are_none_of_small_ones() -> None:
+    """Sums of large numbers that cancel out differ by the last bits of the large ones, whatever is left of them."""
+    generator = np.random.default_rng(0)
+    values = (generator.standard_normal(400) * 10.0 ** generator.uniform(-1, 7, 400)).astype(np.float32)
+    noise = generator.standard_normal(400) * np.abs(values).max() * np.finfo(np.float32).eps
+    rounded = (values + noise).astype(np.float32)
+    assert alike(sample(values), sample(rounded))
+    assert not alike(sample(values), sample(values * np.float32(1.01)))
+    assert not alike(sample(values), sample(np.roll(values, 1)))
+
+
+def test_a_mask_says_nothing_of_what_it_does_not_hide() -> None:
+    scores, others = np.random.default_rng(0).standard_normal((2, 400)).astype(np.float32)
+    for hidden in (-1e9, float(np.finfo(np.float32).min)):
+        mask = np.where(np.arange(400) % 2, 0, hidden).astype(np.float32)
+        assert not alike(sample(scores + mask), sample(others + mask))
