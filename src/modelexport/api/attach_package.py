@@ -17,10 +17,10 @@ from pathlib import Path
 from modelexport.api.environment import Clock, need_torch
 from modelexport.api.export_package import find_absent, find_links, list_files, move_result
 from modelexport.api.package import Package
-from modelexport.api.package_writing import settle_data
+from modelexport.api.package_writing import ensure_apart_from, settle_data
 from modelexport.api.prepare_file import fit_dtype, judge_prepared, prepare_for_file
 from modelexport.api.writing import write_tagged
-from modelexport.errors import FileUnreadable, FileUnwritable, UserError
+from modelexport.errors import FileUnreadable, UserError
 from modelexport.graph.file.external import data_files
 from modelexport.graph.file.folder import copy_beside, ensure_folder_target, staged_folder
 from modelexport.graph.file.metadata import EmbedOptions, sidecar_path
@@ -61,7 +61,7 @@ def attach_package(folder: Path, source: ModelSource, output: Path, options: Att
     """Tag every .onnx file of a folder; the package appears as a whole, or nothing does."""
     ensure_folder_target(output, force=options.force)
     models = find_models(folder)
-    ensure_beside(folder, output)
+    ensure_apart_from(folder, output)
     need_torch("running a model")
     with staged_folder(output, force=options.force) as staged:
         attached = list(_attach_all(models, folder, staged, source, options, clock))
@@ -110,12 +110,6 @@ def find_models(folder: Path) -> list[Path]:
     if not models:
         raise FileUnreadable(f"{folder} has no .onnx file in it", "Give the folder that the exporter wrote.")
     return models
-
-
-def ensure_beside(folder: Path, output: Path) -> None:
-    source, target = folder.resolve(), output.resolve()
-    if target == source or source in target.parents or target in source.parents:
-        raise FileUnwritable(f"cannot write {output}: {folder} is read here", "Write to a folder beside it.")
 
 
 def _copy_others(folder: Path, staged: Path, models: Iterable[Path]) -> None:

@@ -158,7 +158,7 @@ def _convert_package(
     """One file for each component, named after it; for netron, a package whose nodes are named after their modules."""
     if to == NETRON:
         return _write_netron_package(package, output, options, force=force)
-    ensure_apart_from(package, output)
+    ensure_apart_from(package.folder, output)
     laid, against = share_overlay_paths(package, options.overlays), options.against
     names: dict[str, list[str]] = {}
     notes: list[str] = []

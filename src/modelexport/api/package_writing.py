@@ -48,7 +48,7 @@ def rewrite_package(
     """
     components = tuple(replace(item, file=files.get(item.name, item.file)) for item in package.info.components)
     info, contract = replace(package.info, components=components), find_target(package)
-    ensure_apart_from(package, output)
+    ensure_apart_from(package.folder, output)
     with staged_folder(output, force=force) as folder:
         for name in _other_files(package):
             target = folder / name
@@ -104,13 +104,11 @@ def repair_package(package: Package, output: Path | None = None) -> tuple[Packag
     return open_package(package.folder), changed
 
 
-def ensure_apart_from(package: Package, output: Path) -> None:
-    """Raise if a folder is that of the package, inside of it, or around it: what is read would be lost."""
-    source, target = package.folder.resolve(), output.resolve()
+def ensure_apart_from(folder: Path, output: Path) -> None:
+    """Raise if the output is the folder that is read, inside of it, or around it: what is read would be lost."""
+    source, target = folder.resolve(), output.resolve()
     if target == source or source in target.parents or target in source.parents:
-        raise FileUnwritable(
-            f"cannot write {output}: the package {package.folder} is read here", "Write to a folder beside it."
-        )
+        raise FileUnwritable(f"cannot write {output}: {folder} is read here", "Write to a folder beside it.")
 
 
 def _other_files(package: Package) -> list[str]:

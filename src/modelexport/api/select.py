@@ -195,7 +195,7 @@ def _select_in_package(
         lists: dict[str, Path | None] = {chosen[0]: None}
         selected = _select_components(package, query, dialect, settings, lists, folders)[chosen[0]]
         return WrittenFolder(None, {}, selected.text, (*notes, *selected.notes))
-    ensure_apart_from(package, output)
+    ensure_apart_from(package.folder, output)
     names: dict[str, list[str]] = {}
     with staged_folder(output, force=folders.force) as folder:
         ending = _ENDINGS.get(dialect.name, "txt")
