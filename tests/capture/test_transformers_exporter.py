@@ -144,6 +144,25 @@ def test_what_torch_alone_refuses() -> None:
     np.testing.assert_allclose(run_file(exported, {"x": x})[0], run.model(x).detach().numpy(), atol=1e-6)
 
 
+class Squeezed(nn.Module):
+    """PyTorch leaves an axis that is not 1 as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x).squeeze(1).unsqueeze(0).squeeze(0)
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "transformers"])
+def test_squeezing_an_axis_of_any_size(exporter: str) -> None:
+    run = trace_model(Squeezed(), {"x": torch.randn(2, 3, 4)})
+    exported = export_traced(run, exporter, ExportRequest({"x": {0: "batch", 1: "sequence"}}))
+    x = torch.randn(3, 5, 4)
+    np.testing.assert_allclose(run_file(exported, {"x": x})[0], run.model(x).detach().numpy(), atol=1e-6)
+
+
 class Cleared(nn.Module):
     """transformers replaces the write into a column by nodes of its own."""
 

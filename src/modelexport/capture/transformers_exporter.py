@@ -31,7 +31,7 @@ from modelexport.capture.arguments import CallArguments, Exported, ExportRequest
 from modelexport.capture.dynamo import positional_shapes
 from modelexport.capture.entry_point import call_by_position
 from modelexport.capture.isolation import silence_loggers
-from modelexport.capture.onnx_program import export_dynamic_or_static, finish_export
+from modelexport.capture.onnx_program import export_dynamic_or_static, finish_export, translate_operators
 from modelexport.errors import ExtraMissing
 from modelexport.record.hierarchy import Hierarchy
 
@@ -81,7 +81,7 @@ def _export(
         verbose=False,
         input_names=list(tensors),
         opset_version=request.opset,
-        custom_translation_table=exporter._ONNX_TRANSLATION_TABLE,
+        custom_translation_table=translate_operators() | exporter._ONNX_TRANSLATION_TABLE,
     )
 
 
