@@ -120,7 +120,7 @@ def find_decoder(
             for single in (*rest, first):  # without padding, a file that knows nothing of it is the best one
                 if not explain_refusal(partial(_refuse_steps, single, (capture,))):
                     limits = f"{limit}: {next(iter(reasons.values()))}"
-                    return (_with_written(single).make_entry(notes=(note, limits)),)
+                    return (replace(_with_written(single).make_entry(notes=(note, limits)), prompt=prompt),)
     apart = "; ".join(f"{manner}: {reason}" for manner, reason in reasons.items())
     raise ExportFailed(
         f"{type(model).__name__} computes something else for several tokens than for the same tokens one by one. "
