@@ -146,9 +146,22 @@ def _keep_module_stacks(fix_nodes: Callable[[str, torch.fx.GraphModule], None]) 
             part._register_erase_node_hook(hand_on_stack)
         try:
             fix_nodes(backend, graph_module)
+            for part in parts:
+                _stack_complex(part)
         finally:
             for part in parts:
                 part._unregister_create_node_hook(inserted.add)
                 part._unregister_erase_node_hook(hand_on_stack)
 
     return fix_and_keep
+
+
+def _stack_complex(graph_module: torch.fx.GraphModule) -> None:
+    """`x[:, None]` of complex numbers becomes `stack([x], dim=1)`: torch can translate this one of the two."""
+    for node in graph_module.graph.nodes:
+        if node.target is not torch.ops.aten.unsqueeze.default:
+            continue
+        tensor, axis = node.args
+        value = tensor.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.is_complex():
+            node.target, node.args = torch.ops.aten.stack.default, ([tensor], axis)
