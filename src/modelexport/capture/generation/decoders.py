@@ -109,11 +109,11 @@ def find_decoder(
             several = _with_written(several)
             return (several.make_entry(enlarged, _first_call(several, small)),)
         note = f"the decoder takes one token per call, of a prompt as well: {refusal}"
-        reasons = {}
+        reasons, larger = {}, dict(_single_steps(several, large))
         for manner, single in _single_steps(several, small):
             reasons[manner] = explain_refusal(partial(_refuse_steps, single, (small, large)))
             if not reasons[manner]:
-                return (_with_written(single).make_entry(notes=(note,)),)
+                return (_with_written(single).make_entry(larger[manner].sample, notes=(note,)),)
         for limit, prompt in _simpler_prompts(inputs):
             capture = capture_steps(model, prompt, 3, 2, record)
             first, *rest = (single for _, single in _single_steps(several, capture))
