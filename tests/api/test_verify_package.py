@@ -80,6 +80,16 @@ def test_an_encoder_decoder_is_a_chain_of_three_files(generating: Generating) ->
     assert {"past_key_values.0.decoder.key", "past_key_values.0.encoder.key"} <= result.steps[2].given.keys()
 
 
+def test_a_merged_decoder_begins_with_no_keys_of_the_encoder(generating: Generating, tmp_path: Path) -> None:
+    model, _ = generating("t5")
+    mx.export(model, tmp_path / "package", target="transformersjs", no_check=True)
+    result = mx.verify_package(tmp_path / "package", model, new_tokens=3, grid=False, proof=False)
+    assert result.ok
+    ran = [(check.step, check.component) for check in result.steps]
+    assert ran == [(0, "encoder"), (0, "decoder_merged"), (1, "decoder_merged"), (2, "decoder_merged")]
+    assert "past_key_values.0.encoder.key" in result.steps[2].given
+
+
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A language model that reads images, and its package."""

@@ -21,7 +21,7 @@ import torch
 
 from modelexport.capture.entry_point import EntryPoint, replace_forward
 from modelexport.capture.generation.cache import Path, TensorLayout, read_path
-from modelexport.capture.generation.captures import BATCH, PAST, SEQUENCE, WINDOW, capture_steps, query_length
+from modelexport.capture.generation.captures import SEQUENCE, capture_steps, empty_state, query_length
 from modelexport.capture.generation.decoder_step import MASK, DecoderStep
 from modelexport.capture.generation.decoders import take_position
 from modelexport.capture.generation.multimodal import EMBEDDINGS, TOKENS, find_media_places, record_as_taken
@@ -204,11 +204,8 @@ def _read_state(cache: object, path: Path) -> torch.Tensor | None:
 
 
 def _empty_state(entry: EntryPoint, name: str, batch: int) -> torch.Tensor:
-    tensor = entry.inputs[name]
-    sizes = {PAST: 0, WINDOW: 0, BATCH: batch}
-    axes = entry.axes.get(name, {})
     first = next((pair.first for pair in entry.cache if pair.past == name), 0.0)
-    return tensor.new_full([sizes.get(axes.get(axis, ""), size) for axis, size in enumerate(tensor.shape)], first)
+    return empty_state(entry.inputs[name], entry.axes.get(name, {}), first, batch)
 
 
 def choose_tokens(
