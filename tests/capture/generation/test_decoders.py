@@ -127,6 +127,8 @@ def test_a_model_that_mixes_rows_is_exported_for_one() -> None:
     assert entry.inputs["input_ids"].shape == (1, 1)
     assert "batch" not in {label for named in entry.axes.values() for label in named.values()}
     assert any("takes one row" in note for note in entry.notes)
+    assert entry.prompt["input_ids"].shape[0] == 1
+    assert bool(entry.prompt[MASK].all())
 
 
 def test_the_reason_is_told_where_there_is_no_decoder() -> None:

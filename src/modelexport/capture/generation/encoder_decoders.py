@@ -124,9 +124,9 @@ def _describe_first_call(model: torch.nn.Module, small: _Run, large: _Run, names
     layouts = tuple(_fresh_layouts(small))
     reasons: dict[int, str] = {}
     for steps in (small.prefill.steps, 1):
-        capture = replace(small.prefill, steps=steps)
+        capture, larger = _take_steps(small.prefill, large.prefill, steps)
         sample = _rename(sample_tensors(capture.merged, layouts))
-        enlarged = _rename(sample_like(large.prefill, layouts))
+        enlarged = _rename(sample_like(larger, layouts))
         lengths = tuple(tensors["input_ids"].shape[1] for tensors in (sample, enlarged))
         axes = _open_axes(name_axes(sample, enlarged, {lengths: SEQUENCE, **names}), sample)
         step = DecoderStep(model.forward, capture.constants, layouts, renamed=_RENAMED)
@@ -143,10 +143,10 @@ def _describe_later_calls(model: torch.nn.Module, small: _Run, large: _Run, name
     layouts = tuple(_name_encoder_outputs(lay_out_arguments(small.decode)))
     reasons: dict[int, str] = {}
     for steps in (small.decode.steps, 1):
-        capture = replace(small.decode, steps=steps)
+        capture, larger = _take_steps(small.decode, large.decode, steps)
         sample = _rename(sample_tensors(capture.merged, layouts))
-        enlarged = _rename(sample_like(large.decode, layouts))
-        axes = _open_axes(name_axes(sample, enlarged, dict(names)), sample)
+        enlarged = _rename(sample_like(larger, layouts))
+        axes = _open_axes(name_axes(sample, enlarged, name_sizes(capture, larger) | names), sample)
         name_windows(axes, layouts)
         step = DecoderStep(model.forward, capture.constants, layouts, find_past_length(axes), renamed=_RENAMED)
         reasons[steps] = explain_refusal(partial(_refuse_step, step, sample, capture))
@@ -156,6 +156,11 @@ def _describe_later_calls(model: torch.nn.Module, small: _Run, large: _Run, name
             notes = _tell_refused("decoder_with_past", reasons)
             return EntryPoint("decoder_with_past", step, sample, axes, _pairs(layouts), others, notes)
     raise _not_uniform(model, reasons)
+
+
+def _take_steps(small: Capture, large: Capture, steps: int) -> tuple[Capture, Capture]:
+    """The first calls of both; a decoder of one token is checked with one token in the other sizes, too."""
+    return replace(small, steps=steps), replace(large, steps=min(steps, large.steps))
 
 
 def _refuse_step(step: DecoderStep, sample: Mapping[str, torch.Tensor], capture: Capture) -> str:

@@ -64,6 +64,13 @@ class StepSize:
     padding: str = ""
 
 
+def limit_size(entry: EntryPoint, size: StepSize) -> StepSize:
+    """The nearest size that an entry point is made for: some take no padding, and some of these one row."""
+    if not entry.prompt:
+        return size
+    return StepSize(size.batch if BATCH in _axis_names(entry) else 1, size.past, size.query)
+
+
 def read_sized_step(
     model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], entries: tuple[EntryPoint, EntryPoint], size: StepSize
 ) -> tuple[EntryPoint, list[EntryCall]]:
