@@ -21,7 +21,7 @@ import torch
 
 from modelexport.capture.entry_point import EntryPoint, replace_forward
 from modelexport.capture.generation.cache import Path, TensorLayout, read_path
-from modelexport.capture.generation.captures import SEQUENCE, capture_steps, empty_state, query_length
+from modelexport.capture.generation.captures import BATCH, SEQUENCE, capture_steps, empty_state, query_length
 from modelexport.capture.generation.decoder_step import MASK, DecoderStep
 from modelexport.capture.generation.decoders import take_position
 from modelexport.capture.generation.multimodal import EMBEDDINGS, TOKENS, find_media_places, record_as_taken
