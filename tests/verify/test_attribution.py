@@ -212,6 +212,13 @@ def test_the_inside_of_an_operator_is_not_the_parents() -> None:
     assert answer(found["p"]) == (CONTRADICTED, "lies inside the work of another module", "a")
 
 
+def test_what_a_result_that_says_nothing_was_made_of_is_not_its_readers() -> None:
+    proto = model(node("Sin", "x", "p"), node("Sign", "p", "few"), node("Tan", "few", "y"))
+    story = Story(x=X).op("", "x", few=np.sign(P)).op("a", "few", y=Y)
+    found = judged(proto, {"p": ".", "few": ".", "y": "a"}, story, p=P)
+    assert answer(found["p"]) == (NOT_PROVABLE, "all that is made of it says nothing", "a")
+
+
 def test_what_lies_between_two_modules_is_no_third_ones() -> None:
     proto = model(node("Sin", "x", "h"), node("Neg", "h", "p"), node("Abs", "p", "g"), node("Tan", "p", "y"))
     story = Story(x=X).op("a", "x", h=H).op("a", "h", g=G).op("b", "h", y=Y)

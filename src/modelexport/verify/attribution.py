@@ -39,9 +39,20 @@ _OWN_LAYOUTS = frozenset({NCHWC})
 _SEVERAL: Frontier = frozenset({ModuleCall("", -1)})
 
 
-def nearest_proved_below(graph: Graph, proved: _Proved) -> Mapping[str, Frontier]:
-    """By node key: the calls of the first proved nodes on every way down from it."""
-    return _frontiers(reversed(graph.running_order), graph.successors, proved)
+def nearest_proved_below(
+    graph: Graph, proved: _Proved, passable: Collection[str] | None = None
+) -> Mapping[str, Frontier]:
+    """By node key: the calls of the first proved nodes on every way down from it.
+
+    passable  keys of the nodes that ways lead over; all if not given
+    """
+    if passable is None:
+        return _frontiers(reversed(graph.running_order), graph.successors, proved)
+
+    def go_down(node: Node) -> Iterable[Node]:
+        return (near for near in graph.successors(node) if near.key in passable)
+
+    return _frontiers(reversed(graph.running_order), go_down, proved)
 
 
 def nearest_proved_above(graph: Graph, proved: _Proved) -> Mapping[str, Frontier]:
@@ -125,6 +136,18 @@ class AttributionProver:
         landmarks = {key: _SEVERAL if len(issuers) > 1 else issuers for key, issuers in self._proved.items()}
         around = (nearest_proved_below(graph, landmarks), nearest_proved_above(graph, landmarks))
         return frozenset(key for nearest in around for key, calls in nearest.items() if not calls.isdisjoint(_SEVERAL))
+
+    @cached_property
+    def _plainly_below(self) -> Mapping[str, Frontier]:
+        """The nearest proved nodes on ways down over values that say something.
+
+            floor(x / 8) in a mask:  x ─► Mod ─► Sub ─► Equal ─► Where ─► Softmax
+
+        What is inside of an operator leads to its result. If that is truth values or a few integers, nothing tells it
+        from what is made of it, and the next proved node may be one of another module.
+        """
+        saying = {key for key, evidence in self._evidence.items() if not evidence.silence}
+        return nearest_proved_below(self._graph, self._proved, saying)
 
     def prove(self) -> AttributionProof:
         return AttributionProof(tuple(map(self._prove_node, self._graph.nodes)))
@@ -252,6 +275,8 @@ class AttributionProver:
         if evidence.passers and not evidence.idle:
             return Verdict.CONTRADICTED, "another module issued its value in this shape", evidence.passers
         if evidence.new and under and not owners & under:
+            if not self._plainly_below[node.key]:
+                return Verdict.NOT_PROVABLE, "all that is made of it says nothing", under
             return Verdict.CONTRADICTED, "lies inside the work of another module", under
         return Verdict.NOT_PROVABLE, "not between proved nodes of one module", under
 
