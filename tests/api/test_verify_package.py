@@ -40,8 +40,8 @@ def test_a_package_computes_what_its_model_does(verified: mx.PackageVerification
 
 def test_every_step_compares_logits_the_cache_and_modules(verified: mx.PackageVerification) -> None:
     assert [check.step for check in verified.steps] == [0, 1, 2, 3, 4]
-    assert [check.query for check in verified.steps] == [10, 1, 1, 1, 1]
-    assert [check.past for check in verified.steps] == [0, 10, 11, 12, 13]
+    assert [check.query for check in verified.steps] == [11, 1, 1, 1, 1]
+    assert [check.past for check in verified.steps] == [0, 11, 12, 13, 14]
     for check in verified.steps:
         assert {"logits", "present.0.key", "present.1.value"} <= check.outputs.keys()
         assert check.calls > 20
@@ -80,6 +80,16 @@ def test_an_encoder_decoder_is_a_chain_of_three_files(generating: Generating) ->
     assert {"past_key_values.0.decoder.key", "past_key_values.0.encoder.key"} <= result.steps[2].given.keys()
 
 
+def test_a_merged_decoder_begins_with_no_keys_of_the_encoder(generating: Generating, tmp_path: Path) -> None:
+    model, _ = generating("t5")
+    mx.export(model, tmp_path / "package", target="transformersjs", no_check=True)
+    result = mx.verify_package(tmp_path / "package", model, new_tokens=3, grid=False, proof=False)
+    assert result.ok
+    ran = [(check.step, check.component) for check in result.steps]
+    assert ran == [(0, "encoder"), (0, "decoder_merged"), (1, "decoder_merged"), (2, "decoder_merged")]
+    assert "past_key_values.0.encoder.key" in result.steps[2].given
+
+
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A language model that reads images, and its package."""
@@ -91,6 +101,14 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     build_llava().eval().save_pretrained(folder / "model")  # type: ignore[operator]
     mx.export(folder / "model", f"{folder}/package/")
     return folder / "model", folder / "package"
+
+
+def test_a_model_that_mixes_rows_is_verified_with_one(generating: Generating) -> None:
+    model, package = generating("rwkv")
+    verified = mx.verify_package(package, model, new_tokens=3, proof=False)
+    assert verified.ok
+    assert {check.batch for check in (*verified.steps, *verified.grid)} == {1}
+    assert {check.padding for check in verified.grid} == {""}
 
 
 def test_images_go_through_the_chain_to_the_decoder(seeing: tuple[Path, Path]) -> None:

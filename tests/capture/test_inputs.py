@@ -186,6 +186,13 @@ ZOO: dict[str, tuple[Callable[[], Any], Shapes]] = {
         },
     ),
     "WhisperForConditionalGeneration": (small_whisper, {"input_features": (2, 10, 60), **DECODED}),
+    # Its convolutions are not in its configuration.
+    "MoonshineForConditionalGeneration": (
+        lambda: config(
+            "Moonshine", vocab_size=99, hidden_size=32, encoder_num_hidden_layers=1, decoder_num_hidden_layers=1
+        ),
+        {"input_values": (2, 5119), **DECODED},
+    ),
     "Wav2Vec2ForCTC": (lambda: config("Wav2Vec2", **SPEECH, vocab_size=32), {"input_values": (2, 130)}),
     "ASTModel": (
         lambda: config(

@@ -144,6 +144,45 @@ def test_what_torch_alone_refuses() -> None:
     np.testing.assert_allclose(run_file(exported, {"x": x})[0], run.model(x).detach().numpy(), atol=1e-6)
 
 
+class Squeezed(nn.Module):
+    """PyTorch leaves an axis that is not 1 as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x).squeeze(1).unsqueeze(0).squeeze(0)
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "transformers"])
+def test_squeezing_an_axis_of_any_size(exporter: str) -> None:
+    run = trace_model(Squeezed(), {"x": torch.randn(2, 3, 4)})
+    exported = export_traced(run, exporter, ExportRequest({"x": {0: "batch", 1: "sequence"}}))
+    x = torch.randn(3, 5, 4)
+    np.testing.assert_allclose(run_file(exported, {"x": x})[0], run.model(x).detach().numpy(), atol=1e-6)
+
+
+class Rotated(nn.Module):
+    """Positions as complex numbers; an index of None is an operator of its own, which transformers does not replace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        angles = torch.arange(x.shape[1], dtype=x.dtype)[:, None] * torch.tensor([1.0, 0.5])
+        pairs = torch.view_as_complex(self.fc(x).reshape(*x.shape[:-1], 2, 2))
+        return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)[None]).flatten(2)
+
+
+def test_an_axis_of_complex_numbers() -> None:
+    run = trace_model(Rotated(), {"x": torch.randn(2, 3, 4)})
+    exported = export_traced(run, "transformers", ExportRequest({"x": {0: "batch", 1: "sequence"}}))
+    x = torch.randn(3, 5, 4)
+    np.testing.assert_allclose(run_file(exported, {"x": x})[0], run.model(x).detach().numpy(), atol=1e-6)
+
+
 class Cleared(nn.Module):
     """transformers replaces the write into a column by nodes of its own."""
 

@@ -58,7 +58,7 @@ def verify_chain(
     clock: Clock,
 ) -> ChainChecks:
     from modelexport.capture.generation.multimodal import record_as_taken
-    from modelexport.capture.generation.replay import find_window, keep_text
+    from modelexport.capture.generation.replay import find_window, keep_text, limit_size
     from modelexport.capture.isolation import isolate_model, quiet
     from modelexport.capture.onnxruntime.chain import FileChain
 
@@ -70,6 +70,7 @@ def verify_chain(
     walk = _ChainWalk(files, comparer, compared, ChainFeeders(model, package.info, compared, prompt))
     later = compared[files.later].entry
     sizes, left_out = _grid_sizes(find_window(later), context) if chain.grid else ([], [])
+    sizes = [limit_size(later, size) for size in sizes]
     with isolate_model(model), quiet():  # of `generate`, which warns of padding on the right
         with clock.step("generate"):
             run = record_as_taken(later)(model, prompt, max(chain.new_tokens, 2))

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from modelexport.capture.arguments import CallArguments, Exported, ExportRequest, leaf_name
 from modelexport.capture.entry_point import call_by_position
 from modelexport.capture.isolation import holds_pretrained_model
-from modelexport.capture.onnx_program import export_dynamic_or_static, finish_export
+from modelexport.capture.onnx_program import export_dynamic_or_static, finish_export, translate_operators
 from modelexport.record.hierarchy import Hierarchy
 
 
@@ -61,6 +61,7 @@ def _export_as_given(
         optimize=False,
         verbose=False,
         opset_version=request.opset,
+        custom_translation_table=translate_operators(),
         dynamic_shapes=_dynamic_shapes(model, arguments, request.axes) if dynamic else None,
     )
 
@@ -78,6 +79,7 @@ def _export_by_position(
             verbose=False,
             input_names=list(tensors),
             opset_version=request.opset,
+            custom_translation_table=translate_operators(),
             dynamic_shapes=positional_shapes(tensors, request.axes) if dynamic else None,
         )
 

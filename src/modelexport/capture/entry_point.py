@@ -30,6 +30,7 @@ class EntryPoint:
     cache    inputs that the next call gets from outputs of this one
     others   further samples, in other sizes
     notes    what a user should know of it
+    prompt   inputs of `generate` that it is right for; empty if it is for padded batches too
     """
 
     name: str
@@ -39,6 +40,7 @@ class EntryPoint:
     cache: tuple[CachePair, ...] = ()
     others: tuple[Mapping[str, torch.Tensor], ...] = ()
     notes: tuple[str, ...] = ()
+    prompt: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 def rename_entry(entry: EntryPoint, rename: Callable[[str], str], axes: Mapping[str, str]) -> EntryPoint:
@@ -60,6 +62,7 @@ def rename_entry(entry: EntryPoint, rename: Callable[[str], str], axes: Mapping[
         tuple(replace(pair, past=rename(pair.past), present=rename(pair.present)) for pair in entry.cache),
         tuple(map(renamed, entry.others)),
         entry.notes,
+        entry.prompt,
     )
 
 

@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -68,6 +69,24 @@ def _module_call(key: str, path: str, hierarchy: Hierarchy, order: dict[str, dic
     number = _CALL_NUMBER.search(key)
     call = ModuleCall(own, index if hierarchy.modules[own].aliases else int(number[1]) if number else 0)
     return call if call in hierarchy.stacks else None
+
+
+def translate_operators() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """Translations of operators to ONNX that take the place of torch's own, which are wrong for some sizes."""
+    return {torch.ops.aten.squeeze.dim: _translate_squeeze}
+
+
+# torch binds arguments by the names that its operator has.
+def _translate_squeeze(self: Any, dim: int) -> Any:
+    """`x.squeeze(1)` of an axis that is not 1 does nothing in PyTorch; ONNX's Squeeze refuses it.
+
+    Whether an axis is 1 was decided when the model was traced: one with a symbol for its size is not.
+    """
+    from onnxscript.onnx_opset import opset18
+
+    operators: Any = opset18  # its types leave out plain lists, which it takes as well
+    is_one = len(self.shape) > 0 and self.shape[dim] == 1
+    return operators.Squeeze(self, [dim]) if is_one else operators.Identity(self)
 
 
 @dataclass(frozen=True)

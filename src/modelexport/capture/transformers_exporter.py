@@ -31,7 +31,7 @@ from modelexport.capture.arguments import CallArguments, Exported, ExportRequest
 from modelexport.capture.dynamo import positional_shapes
 from modelexport.capture.entry_point import call_by_position
 from modelexport.capture.isolation import silence_loggers
-from modelexport.capture.onnx_program import export_dynamic_or_static, finish_export
+from modelexport.capture.onnx_program import export_dynamic_or_static, finish_export, translate_operators
 from modelexport.errors import ExtraMissing
 from modelexport.record.hierarchy import Hierarchy
 
@@ -81,7 +81,7 @@ def _export(
         verbose=False,
         input_names=list(tensors),
         opset_version=request.opset,
-        custom_translation_table=exporter._ONNX_TRANSLATION_TABLE,
+        custom_translation_table=translate_operators() | exporter._ONNX_TRANSLATION_TABLE,
     )
 
 
@@ -146,9 +146,22 @@ def _keep_module_stacks(fix_nodes: Callable[[str, torch.fx.GraphModule], None]) 
             part._register_erase_node_hook(hand_on_stack)
         try:
             fix_nodes(backend, graph_module)
+            for part in parts:
+                _stack_complex(part)
         finally:
             for part in parts:
                 part._unregister_create_node_hook(inserted.add)
                 part._unregister_erase_node_hook(hand_on_stack)
 
     return fix_and_keep
+
+
+def _stack_complex(graph_module: torch.fx.GraphModule) -> None:
+    """`x[:, None]` of complex numbers becomes `stack([x], dim=1)`: torch can translate this one of the two."""
+    for node in graph_module.graph.nodes:
+        if node.target is not torch.ops.aten.unsqueeze.default:
+            continue
+        tensor, axis = node.args
+        value = tensor.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.is_complex():
+            node.target, node.args = torch.ops.aten.stack.default, ([tensor], axis)

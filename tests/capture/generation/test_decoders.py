@@ -129,6 +129,8 @@ def test_a_model_that_mixes_rows_is_exported_for_one() -> None:
     assert entry.inputs["input_ids"].shape == (1, 1)
     assert "batch" not in {label for named in entry.axes.values() for label in named.values()}
     assert any("takes one row" in note for note in entry.notes)
+    assert entry.prompt["input_ids"].shape[0] == 1
+    assert bool(entry.prompt[MASK].all())
 
 
 def test_the_reason_is_told_where_there_is_no_decoder() -> None:
@@ -144,8 +146,8 @@ def test_the_reason_is_told_where_there_are_no_two_decoders() -> None:
         if kwargs["past_key_values"].get_seq_length() and kwargs["input_ids"].shape[1] > 1:
             raise ValueError("one token, please")
 
-    model.get_submodule("model").register_forward_pre_hook(refuse, with_kwargs=True)
-    with pytest.raises(ExportFailed, match="in later calls it raises ValueError: one token, please"):
+    hook = model.get_submodule("model").register_forward_pre_hook(refuse, with_kwargs=True)
+    with hook, pytest.raises(ExportFailed, match="in later calls it raises ValueError: one token, please"):
         find_two_decoders(model, padded_prompt(), record_steps, record_steps)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from torch import nn
@@ -22,9 +23,15 @@ def language_model(**settings: Any) -> nn.Module:
 def test_first_row_is_padded_on_the_left() -> None:
     sample = {"input_ids": TOKENS, "attention_mask": torch.ones_like(TOKENS)}
     inputs = make_generate_inputs(language_model(pad_token_id=3), sample)
-    assert inputs["input_ids"][0].tolist() == [3, 3, *TOKENS[0].tolist()]
-    assert inputs["input_ids"][1, 2:].tolist() == TOKENS[1].tolist()
-    assert inputs["attention_mask"].tolist() == [[0, 0, *[1] * 8], [1] * 10]
+    assert inputs["input_ids"][0].tolist() == [3, 3, 3, *TOKENS[0].tolist()]
+    assert inputs["input_ids"][1, 3:].tolist() == TOKENS[1].tolist()
+    assert inputs["attention_mask"].tolist() == [[0, 0, 0, *[1] * 8], [1] * 11]
+
+
+@pytest.mark.parametrize(("tokens", "length"), [(2, 5), (5, 7), (6, 11), (8, 11), (12, 17)])
+def test_no_block_is_full_at_a_prime_length(tokens: int, length: int) -> None:
+    inputs = make_generate_inputs(language_model(), {"input_ids": torch.ones(2, tokens, dtype=torch.int64)})
+    assert inputs["input_ids"].shape == inputs["attention_mask"].shape == (2, length)
 
 
 def test_padding_without_a_token_for_it() -> None:

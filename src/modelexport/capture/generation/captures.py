@@ -26,6 +26,7 @@ from modelexport.errors import InputError
 from modelexport.record.package import Axis
 
 BATCH, SEQUENCE, PAST, TOTAL, WINDOW = Axis.BATCH, Axis.SEQUENCE, Axis.PAST, Axis.TOTAL, Axis.WINDOW
+PAST_ENCODER = "past_encoder_sequence"  # of keys that a merged decoder makes in its first call, and is handed later
 
 # Names of axes by their sizes in two captures.
 AxisNames = dict[tuple[int, ...], str]
@@ -221,10 +222,17 @@ def find_first_states(
     return replace(layout, firsts={name: number for name, number in firsts.items() if math.isfinite(number) and number})
 
 
-def empty_state(tensor: torch.Tensor, axes: Mapping[int, str], first: float = 0.0) -> torch.Tensor:
-    """The state before the first token: nothing along the axis of the past, `first` everywhere where there is none."""
-    shape = [0 if axes.get(axis) in (PAST, WINDOW) else size for axis, size in enumerate(tensor.shape)]
-    return tensor.new_full(shape, first)
+def empty_state(
+    tensor: torch.Tensor, axes: Mapping[int, str], first: float = 0.0, batch: int | None = None
+) -> torch.Tensor:
+    """The state before the first token: nothing along an axis of the past, `first` everywhere where there is none.
+
+    batch  rows, if not as many as `tensor` has
+    """
+    sizes: dict[str | None, int] = dict.fromkeys((PAST, WINDOW, PAST_ENCODER), 0)
+    if batch is not None:
+        sizes[BATCH] = batch
+    return tensor.new_full([sizes.get(axes.get(axis), size) for axis, size in enumerate(tensor.shape)], first)
 
 
 def find_disagreement(

@@ -29,9 +29,9 @@ import torch
 
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.generation.cache import TensorLayout
+from modelexport.capture.generation.captures import PAST_ENCODER
 from modelexport.capture.generation.decoder_step import DecoderStep
 
-PAST_ENCODER = "past_encoder_sequence"
 _TOKENS = 2  # keys and values are [batch, heads, tokens, size] in every cache of transformers
 _FEWER = 2  # rows that the sample's cache lacks, so that an exporter sees a length of its own
 

@@ -83,18 +83,18 @@ def find_decoder(
         if not refusal:
             return (several.make_entry(DECODER, several.enlarged, several.first_call(small)),)
         note = f"the decoder takes one token per call, of a prompt as well: {refusal}"
-        reasons = {}
+        reasons, larger = {}, dict(_single_steps(several, large))
         for manner, single in _single_steps(several, small):
             reasons[manner] = explain_refusal(partial(_refuse_steps, single, (small, large)))
             if not reasons[manner]:
-                return (single.make_entry(DECODER, notes=(note,)),)
+                return (single.make_entry(DECODER, larger[manner].sample, notes=(note,)),)
         for limit, prompt in _simpler_prompts(inputs):
             capture = capture_steps(model, prompt, 3, 2, record)
             first, *rest = (single for _, single in _single_steps(several, capture))
             for single in (*rest, first):  # without padding, a file that knows nothing of it is the best one
                 if not explain_refusal(partial(_refuse_steps, single, (capture,))):
                     limits = f"{limit}: {next(iter(reasons.values()))}"
-                    return (single.make_entry(DECODER, notes=(note, limits)),)
+                    return (replace(single.make_entry(DECODER, notes=(note, limits)), prompt=prompt),)
     apart = "; ".join(f"{manner}: {reason}" for manner, reason in reasons.items())
     raise ExportFailed(
         f"{type(model).__name__} computes something else for several tokens than for the same tokens one by one. "

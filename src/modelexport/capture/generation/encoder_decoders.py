@@ -136,8 +136,9 @@ def _describe_calls(
     small, large = captures
     reasons: dict[int, str] = {}
     for steps in (small.steps, 1):
-        capture = replace(small, steps=steps)
-        candidate = _open_axes(describe_step(model, (capture, large), layouts, names, _RENAMED))
+        # A decoder of one token is checked with one token in the other sizes, too.
+        capture, larger = replace(small, steps=steps), replace(large, steps=min(steps, large.steps))
+        candidate = _open_axes(describe_step(model, (capture, larger), layouts, names, _RENAMED))
         reasons[steps] = explain_refusal(partial(candidate.refuse, capture))
         if not reasons[steps]:
             # The first of the merged calls alone, as `generate` makes it: mostly of one token.

@@ -1,15 +1,18 @@
 """Inputs of `generate`, made from a sample of the inputs of `forward`.
 
-    input_ids 2x8, labels, decoder_input_ids       input_ids 2x10, the first row with two tokens of padding on the left,
-    attention_mask of ones                         attention_mask 2x10 with zeros there; no labels, no decoder_input_ids
+    input_ids 2x8, labels, decoder_input_ids       input_ids 2x11, the first row with three tokens of padding on the
+    attention_mask of ones                         left, attention_mask 2x11 with zeros there; no labels, no
+                                                   decoder_input_ids
 
 Padding is there so that a graph is made for it: a mask of ones could be left out, and positions would be the same in
-every row. There are at least two rows, because exporters take an axis of size 1 for a constant.
+every row. There are at least two rows, because exporters take an axis of size 1 for a constant. The length is a prime
+number: code that fills up a last block asks first whether it is full, and an exporter keeps the answer for the sample.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -20,7 +23,7 @@ from modelexport.capture.generation.captures import are_close
 from modelexport.capture.generation.decoder_step import MASK
 
 TOKENS = "input_ids"
-_PADDING = 2  # columns of it
+_PADDING = 2  # columns of it, at least
 _SHORTEST = 4  # tokens that are left where the sample may not be made longer
 # `generate` makes these by itself, from tokens and mask.
 _MADE_BY_GENERATE = ("labels", "position_ids", "cache_position", "past_key_values")
@@ -46,17 +49,24 @@ def _is_made(name: str) -> bool:
 
 
 def _pad_left(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Two more columns: padding in the first row, the first token again in the others."""
+    """More columns: padding in the first row, the first token again in the others."""
     tokens, padded = inputs[TOKENS], dict(inputs)
+    count = _next_prime(tokens.shape[1] + _PADDING) - tokens.shape[1]
     padded.setdefault(MASK, torch.ones_like(tokens))
     for name, tensor in padded.items():
         if tensor.shape != tokens.shape or tensor.is_floating_point():
             continue
-        columns = tensor[:, :1].repeat(1, _PADDING)
+        columns = tensor[:, :1].repeat(1, count)
         if name in (TOKENS, MASK):
             columns[0] = _find_padding(model) if name == TOKENS else 0
         padded[name] = torch.cat([columns, tensor], dim=1)
     return padded
+
+
+def _next_prime(number: int) -> int:
+    while any(number % divisor == 0 for divisor in range(2, math.isqrt(number) + 1)):
+        number += 1
+    return number
 
 
 def _hide_tokens(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

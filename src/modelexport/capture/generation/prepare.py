@@ -36,7 +36,7 @@ class Components:
     folder         where files of its tokenizer lie; None for a live model
     kind           of components, where their names do not tell it
     beside         files of the folder that belong to the package as they are
-    inputs         of `generate`; empty for a model that does not generate
+    inputs         of `generate` that the entry points are right for; empty for a model that does not generate
     """
 
     module: torch.nn.Module
@@ -83,6 +83,7 @@ def prepare_components(
             with step("steps"), isolate_model(loaded.module):
                 prompt = make_generate_inputs(loaded.module, prepared.inputs.tensors, given=given)
                 entries = find_entry_points(loaded.module, prompt, merged, encodes_keys)
+                prompt = next((dict(entry.prompt) for entry in entries if entry.prompt), prompt)
         else:
             entries = (EntryPoint(WHOLE, loaded.module.forward, prepared.inputs.tensors, prepared.axes),)
     return Components(

@@ -21,7 +21,7 @@ import torch
 
 from modelexport.capture.entry_point import EntryPoint, replace_forward
 from modelexport.capture.generation.cache import Path, TensorLayout, read_path
-from modelexport.capture.generation.captures import BATCH, PAST, SEQUENCE, WINDOW, capture_steps, query_length
+from modelexport.capture.generation.captures import BATCH, SEQUENCE, capture_steps, empty_state, query_length
 from modelexport.capture.generation.decoder_step import MASK, DecoderStep
 from modelexport.capture.generation.decoders import take_position
 from modelexport.capture.generation.multimodal import EMBEDDINGS, TOKENS, find_media_places, record_as_taken
@@ -62,6 +62,13 @@ class StepSize:
     past: int
     query: int
     padding: str = ""
+
+
+def limit_size(entry: EntryPoint, size: StepSize) -> StepSize:
+    """The nearest size that an entry point is made for: some take no padding, and some of these one row."""
+    if not entry.prompt:
+        return size
+    return StepSize(size.batch if BATCH in _axis_names(entry) else 1, size.past, size.query)
 
 
 def read_sized_step(
@@ -192,11 +199,8 @@ def _read_state(cache: object, path: Path) -> torch.Tensor | None:
 
 
 def _empty_state(entry: EntryPoint, name: str, batch: int) -> torch.Tensor:
-    tensor = entry.inputs[name]
-    sizes = {PAST: 0, WINDOW: 0, BATCH: batch}
-    axes = entry.axes.get(name, {})
     first = next((pair.first for pair in entry.cache if pair.past == name), 0.0)
-    return tensor.new_full([sizes.get(axes.get(axis, ""), size) for axis, size in enumerate(tensor.shape)], first)
+    return empty_state(entry.inputs[name], entry.axes.get(name, {}), first, batch)
 
 
 def choose_tokens(

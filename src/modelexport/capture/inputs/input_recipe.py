@@ -37,6 +37,7 @@ class RecipeContext:
     floating      the type of the model's own weights
     tokens_shape  the shape of input_ids if given
     image_size    that of the preprocessor, for a configuration that names none
+    convolutions  kernel and stride of those that read a waveform, one after the other, likewise
     """
 
     fields: ConfigFields
@@ -47,6 +48,7 @@ class RecipeContext:
     seed: int
     tokens_shape: Shape | None = None
     image_size: tuple[int, int] | None = None
+    convolutions: tuple[tuple[int, int], ...] = ()
 
     def size(self, axis: str) -> int:
         """The size of an axis by its name, the user's first; a sequence is never longer than the model's positions."""

@@ -24,7 +24,13 @@ import torch
 
 from modelexport.capture.inputs import text_recipes
 from modelexport.capture.inputs.input_recipe import InputRecipe, RandomSource, RecipeContext
-from modelexport.capture.inputs.media_recipes import AUDIO_RECIPES, SERIES_RECIPES, VISION_RECIPES, size_pair
+from modelexport.capture.inputs.media_recipes import (
+    AUDIO_RECIPES,
+    SERIES_RECIPES,
+    VISION_RECIPES,
+    list_waveform_convolutions,
+    size_pair,
+)
 from modelexport.capture.inputs.processing import preprocessor_size, process_inputs
 from modelexport.capture.inputs.specs import (
     SEQUENCE,
@@ -179,6 +185,7 @@ def make_inputs(module: torch.nn.Module, source: str | Path | None, request: Inp
         seed=request.seed,
         tokens_shape=shapes.get("input_ids"),
         image_size=preprocessor_size(source),
+        convolutions=list_waveform_convolutions(module),
     )
     left_out = text_recipes.absent_media(fields, decided.tensors.get("input_ids"))
     context = choose_inputs(context, signature, main_inputs(module, signature), left_out)

@@ -155,12 +155,26 @@ def _waveform_length(context: RecipeContext) -> int | None:
     """
     kernels = context.fields.find("conv_kernel", within=_AUDIO)
     strides = context.fields.find("conv_stride", within=_AUDIO)
-    if not isinstance(kernels, Sequence) or not isinstance(strides, Sequence):
+    listed = isinstance(kernels, Sequence) and isinstance(strides, Sequence)
+    convolutions = tuple(zip(kernels, strides, strict=False)) if listed else context.convolutions
+    if not convolutions:
         return None
     length = _FRAMES_OUT
-    for kernel, stride in reversed(list(zip(kernels, strides, strict=False))):
+    for kernel, stride in reversed(convolutions):
         length = (length - 1) * stride + kernel
     return length
+
+
+def list_waveform_convolutions(module: torch.nn.Module) -> tuple[tuple[int, int], ...]:
+    """Kernel and stride of the convolutions that read a waveform: from the first one of a single channel, as a chain.
+
+    Conv1d(1, 32, 127, stride=64), Conv1d(32, 64, 7, stride=3), …      ((127, 64), (7, 3), …)
+    """
+    chain: list[torch.nn.Conv1d] = []
+    for part in module.modules():
+        if isinstance(part, torch.nn.Conv1d) and part.in_channels == (chain[-1].out_channels if chain else 1):
+            chain.append(part)
+    return tuple((part.kernel_size[0], part.stride[0]) for part in chain)
 
 
 def _features(context: RecipeContext) -> Shape | None:
