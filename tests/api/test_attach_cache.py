@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 import pytest
 import torch
+from tests.support.generating import Generating, generating
 from tests.support.nets import perturbed
 
 import modelexport as mx
@@ -17,6 +18,8 @@ from modelexport.api.attach_package import name_components
 from modelexport.api.package import Package
 from modelexport.errors import FileUnreadable, FileUnwritable, InputError
 from modelexport.record.provenance import Confidence
+
+__all__ = ["generating"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -84,11 +87,11 @@ def make_foreign(path: Path, target: Path, names: Mapping[str, str], sizes: Mapp
     return target
 
 
-def count_agreeing(result: mx.ExportResult, exported: mx.ExportResult) -> tuple[int, int, int]:
+def count_agreeing(answers: mx.Provenance, truths: mx.Provenance) -> tuple[int, int, int]:
     """Nodes of both records, those with the same module, and those surely credited to another one."""
-    renamed = {STRANGE.get(key, key): entry for key, entry in exported.provenance.nodes.items()}
+    renamed = {STRANGE.get(key, key): entry for key, entry in truths.nodes.items()}
     same = wrong = 0
-    for key, entry in result.provenance.nodes.items():
+    for key, entry in answers.nodes.items():
         answer, truth = entry.attribution, {owner.path for owner in renamed[key].attribution.owners}
         agrees = bool(truth & {owner.path for owner in answer.owners})
         same += agrees
@@ -103,7 +106,7 @@ def test_a_cache_of_any_name_is_filled_by_running_the_model(
     foreign = make_foreign(exported.path, tmp_path / "foreign.onnx", STRANGE, sizes)
     result = mx.attach(foreign, model, tmp_path / "tagged.onnx")
     assert not [note for note in result.notes if "other values" in note]
-    nodes, same, wrong = count_agreeing(result, exported)
+    nodes, same, wrong = count_agreeing(result.provenance, exported.provenance)
     assert same >= 0.97 * nodes
     assert wrong == 0
     verification = mx.verify(tmp_path / "tagged.onnx", model)
@@ -157,6 +160,29 @@ def test_a_folder_becomes_a_package(model: torch.nn.Module, exported: mx.ExportR
     }
     assert {"genai_config.json", "tokenizer.json"} <= {*opened.info.files}
     assert opened.info.absent == ()
+
+
+@pytest.mark.parametrize("target", ["optimum", "transformersjs"])
+def test_an_encoder_decoder_in_files_of_others_becomes_a_package(
+    generating: Generating, tmp_path: Path, target: str
+) -> None:
+    model, package = generating("t5")
+    if target != "optimum":
+        package = mx.export(model, tmp_path / "package", target=target, no_check=True).folder
+    known = mx.open_package(package)
+    for component in known.components.values():
+        path = tmp_path / "foreign" / component.path.relative_to(package)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        make_foreign(component.path, path, {})
+    attached = mx.attach(tmp_path / "foreign", model, tmp_path / "tagged")
+    assert isinstance(attached, Package)
+    assert attached.components.keys() == known.components.keys()
+    for name, component in known.components.items():
+        assert attached[name].info.cache == component.info.cache
+        nodes, _, wrong = count_agreeing(attached[name].provenance, component.provenance)
+        assert nodes > 50
+        assert wrong == 0
+    assert {*attached.info.links} >= {*known.info.links}
 
 
 def test_nothing_is_written_of_a_folder_that_cannot_be_attached(exported: mx.ExportResult, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,8 @@ from modelexport.graph.types import input_dims
 from modelexport.record.model_source import ModelSource
 
 Tensors = Mapping[str, torch.Tensor]
+# Makes the entry points of a model from inputs of `generate`.
+_Split = Callable[[Tensors], Sequence[EntryPoint]]
 
 # A file in floats differs from the model by less than this, relative to the size of a tensor.
 _SAME = 1e-3
@@ -115,20 +117,28 @@ class _EntryFinder:
 
     def _fitting_entries(self) -> Iterator[tuple[EntryPoint, bool]]:
         """Entry points, and whether layers with a window forget in them."""
-        with exportable_windows():
-            entries = self._entries(self._inputs)
-        yield from ((entry, True) for entry in entries)
-        if any(WINDOW in axes.values() for entry in entries for axes in entry.axes.values()):
-            # Others' files keep every token of a layer with a window, and leave the window to the mask.
-            with exportable_windows(forget=False):
-                endless = self._entries(self._inputs)
-            yield from ((entry, False) for entry in endless)
+        for split in self._splits():
+            with exportable_windows():
+                entries = self._entries(split)
+            yield from ((entry, True) for entry in entries)
+            if any(WINDOW in axes.values() for entry in entries for axes in entry.axes.values()):
+                # Others' files keep every token of a layer with a window, and leave the window to the mask.
+                with exportable_windows(forget=False):
+                    endless = self._entries(split)
+                yield from ((entry, False) for entry in endless)
 
-    def _entries(self, inputs: Tensors) -> list[EntryPoint]:
+    def _splits(self) -> Iterator[_Split]:
+        """Ways in which consumers have the work of one model divided into files."""
+        yield partial(find_entry_points, self._model)
+        if getattr(getattr(self._model, "config", None), "is_encoder_decoder", False):
+            yield partial(find_entry_points, self._model, merged=True)
+            yield partial(find_entry_points, self._model, encodes_keys=True)
+
+    def _entries(self, split: _Split) -> list[EntryPoint]:
         """Entry points whose inputs the file takes, with a past as long as the file wants it."""
         proto = self._file.proto
         fitting: list[EntryPoint] = []
-        for entry in find_entry_points(self._model, inputs):
+        for entry in map(_leave_out_made_states, split(self._inputs)):
             try:
                 missing = _missing_past(proto, entry)
             except InputError as error:
@@ -138,12 +148,12 @@ class _EntryFinder:
                 if first is not None and _can_pair(proto, first):
                     fitting.append(first)
                 continue
-            fitting.append(self._find_longer(entry, inputs, missing) if missing else entry)
+            fitting.append(self._find_longer(entry, split, missing) if missing else entry)
         return fitting
 
-    def _find_longer(self, entry: EntryPoint, inputs: Tensors, count: int) -> EntryPoint:
-        others = find_entry_points(self._model, _lengthen_prompt(inputs, count))
-        return next(other for other in others if other.name == entry.name)
+    def _find_longer(self, entry: EntryPoint, split: _Split, count: int) -> EntryPoint:
+        others = split(_lengthen_prompt(self._inputs, count))
+        return _leave_out_made_states(next(other for other in others if other.name == entry.name))
 
     def _compare(self, entry: EntryPoint) -> tuple[float, EntryPoint]:
         """How far what the file returns is from what the model returns; the entry point with the file's outputs."""
@@ -173,6 +183,11 @@ class _EntryFinder:
     def _session(self) -> Any:
         assert self._file.directory is not None
         return open_session(self._file.directory / self._file.file_name)
+
+
+def _leave_out_made_states(entry: EntryPoint) -> EntryPoint:
+    """The entry point with those states alone that it takes. A first call makes all of them, and takes none."""
+    return replace(entry, cache=tuple(pair for pair in entry.cache if pair.past in entry.inputs))
 
 
 def _relative_distance(got: np.ndarray, want: np.ndarray) -> float:
