@@ -163,6 +163,27 @@ def test_squeezing_an_axis_of_any_size(exporter: str) -> None:
     np.testing.assert_allclose(run_file(exported, {"x": x})[0], run.model(x).detach().numpy(), atol=1e-6)
 
 
+class Renewed(nn.Module):
+    """Writes into a tensor, and hands a part of it to a module: torch takes the part where it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.norm = nn.Linear(4, 4), nn.RMSNorm(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states = self.fc(x)
+        states[1:] += 1.0
+        return self.norm(states[0] * 1.0 + self.norm(states[0]))
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "transformers"])
+def test_a_view_belongs_to_the_module_that_took_it(exporter: str) -> None:
+    exported = export_traced(trace_model(Renewed(), {"x": torch.randn(3, 2, 4)}), exporter, ExportRequest())
+    owners = {name: call.path for name, call in exported.scopes.fx_calls.items() if name.startswith("select")}
+    assert owners
+    assert set(owners.values()) == {""}
+
+
 class Rotated(nn.Module):
     """Positions as complex numbers; an index of None is an operator of its own, which transformers does not replace."""
 

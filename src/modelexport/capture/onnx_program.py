@@ -46,6 +46,7 @@ def fx_stacks(nodes: Iterable[torch.fx.Node], hierarchy: Hierarchy) -> dict[str,
     """The calls that were open for each FX node, outermost first; None in the place of one that is not certain."""
     stacks: dict[str, _Stack] = {}
     order: dict[str, dict[str, int]] = {}
+    nodes = list(nodes)
     for node in nodes:
         entries: Mapping[str, tuple[str, object]] = node.meta.get("nn_module_stack") or {}
         stacks[node.name] = tuple(_module_call(key, path, hierarchy, order) for key, (path, _) in entries.items())
@@ -57,8 +58,30 @@ def fx_stacks(nodes: Iterable[torch.fx.Node], hierarchy: Hierarchy) -> dict[str,
     }
     return {
         name: tuple(None if call is None or call.path in unclear else call for call in stack)
-        for name, stack in stacks.items()
+        for name, stack in _return_views(nodes, stacks).items()
     }
+
+
+def _return_views(nodes: Sequence[torch.fx.Node], stacks: Mapping[str, _Stack]) -> dict[str, _Stack]:
+    """Views under the calls that took them.
+
+        y = x[0]; y is read by norm(y)    after x was written into, torch takes x[0] again where it is read, in norm
+
+    Such a view has the module stack of its reader and the Python frames of its taker: fewer than all else in the call.
+    """
+    frames = {node.name: (node.meta.get("stack_trace") or "").count('File "') for node in nodes}
+    views = {node.name for node in nodes if getattr(node.target, "is_view", False) and frames[node.name]}
+    depths: dict[_Stack, int] = {}
+    for name, stack in stacks.items():
+        if name not in views and frames[name]:
+            depths[stack] = min(frames[name], depths.get(stack, frames[name]))
+    returned = dict(stacks)
+    for name in views:
+        stack, depth = stacks[name], frames[name]
+        if depth < depths.get(stack, 0):
+            outer = (stack[:end] for end in range(len(stack) - 1, 0, -1))
+            returned[name] = next((calls for calls in outer if depths.get(calls, depth + 1) <= depth), stack)
+    return returned
 
 
 def _module_call(key: str, path: str, hierarchy: Hierarchy, order: dict[str, dict[str, int]]) -> ModuleCall | None:

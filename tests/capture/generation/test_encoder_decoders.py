@@ -73,7 +73,26 @@ def build_speech() -> Built:
     return transformers.Speech2TextForConditionalGeneration(config), features
 
 
-BUILDERS = (build_t5, build_bart, build_whisper, build_speech)
+def build_waveform() -> Built:
+    """Its encoder makes a mask of frames out of that of samples, and the decoder reads the former alone."""
+    config = transformers.MoonshineConfig(
+        **SPECIAL,
+        hidden_size=32,
+        intermediate_size=48,
+        encoder_num_hidden_layers=1,
+        decoder_num_hidden_layers=1,
+        encoder_num_attention_heads=4,
+        decoder_num_attention_heads=4,
+    )
+    mask = torch.ones(2, 3000, dtype=torch.int64)
+    mask[0, 2000:] = 0
+    return transformers.MoonshineForConditionalGeneration(config), {
+        "input_values": torch.randn(2, 3000),
+        "attention_mask": mask,
+    }
+
+
+BUILDERS = (build_t5, build_bart, build_whisper, build_speech, build_waveform)
 
 
 def prepare(build: Callable[[], Built]) -> Built:
@@ -89,9 +108,9 @@ def call(entry: EntryPoint, tensors: Mapping[str, Tensor]) -> Mapping[str, Tenso
 
 def chain(entries: Mapping[str, EntryPoint], inputs: Mapping[str, Tensor], tokens: Sequence[Tensor]) -> list[Tensor]:
     """Logits of each step, the cache handed on by its pairs: the way of a runtime."""
-    encoded = call(entries["encoder"], inputs)["last_hidden_state"]
+    encoded = call(entries["encoder"], inputs)
     mask = {"encoder_attention_mask": inputs["attention_mask"]} if "attention_mask" in inputs else {}
-    fed = {"encoder_hidden_states": encoded, **mask}
+    fed = {**encoded, "encoder_hidden_states": encoded["last_hidden_state"], **mask}
     merged = entries.get("decoder_merged")
     if merged is not None:
         fed |= {pair.past: merged.inputs[pair.past][:, :, :0] for pair in merged.cache}
@@ -114,6 +133,13 @@ def test_chain_equals_generate(build: Callable[[], Built], merged: bool) -> None
     logits = chain(entries, inputs, [recorded.arguments["decoder_input_ids"] for recorded in expected.calls])
     for step, recorded in zip(logits, expected.calls, strict=True):
         torch.testing.assert_close(step, recorded.outputs["logits"][:, -1], atol=1e-4, rtol=1e-3)
+
+
+def test_masks_are_those_that_a_decoder_reads() -> None:
+    encoder, decoder, later = find_entry_points(*prepare(build_waveform))
+    assert list(call(encoder, encoder.inputs)) == ["last_hidden_state", "encoder_outputs.attention_mask"]
+    assert list(decoder.inputs) == ["input_ids", "encoder_hidden_states", "encoder_outputs.attention_mask"]
+    assert set(later.inputs) - {pair.past for pair in later.cache} == {"input_ids", "encoder_outputs.attention_mask"}
 
 
 def test_names_and_axes() -> None:

@@ -43,12 +43,13 @@ from modelexport.capture.generation.captures import (
     sample_tensors,
 )
 from modelexport.capture.generation.cross_attention import MergedStep, encode_keys, merge_decoders
-from modelexport.capture.generation.decoder_step import DecoderStep, ImpliedTensor
+from modelexport.capture.generation.decoder_step import MASK, DecoderStep, ImpliedTensor
 from modelexport.capture.generation.steps import RecordedCall, enlarge_inputs, record_calls, record_steps
 from modelexport.capture.generation.windows import exportable_windows
 from modelexport.errors import ExportFailed
 
 ENCODER_OUTPUTS, HIDDEN_STATES, ENCODER_SEQUENCE = "encoder_outputs", "encoder_hidden_states", "encoder_sequence"
+_STATES = "last_hidden_state"  # what an encoder calls them
 # What the arguments of `forward` are called as inputs of a decoder.
 _RENAMED = {"input_ids": "decoder_input_ids", "encoder_attention_mask": "attention_mask"}
 # First call and number of calls that are merged, in the small and in the large run: other sizes of everything.
@@ -64,7 +65,9 @@ class EncoderStep:
 
     def __call__(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         outputs = self.call(**self.constants, **inputs)
-        return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+        tensors = {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+        # What else there is has the name that decoders take it under.
+        return {name if name == _STATES else f"{ENCODER_OUTPUTS}.{name}": value for name, value in tensors.items()}
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def find_encoder_decoder(
     small = _run(model, inputs, *_SMALL_STEPS)
     large = _run(model, enlarge_inputs(inputs, lambda larger: _try_generate(model, larger)), *_LARGE_STEPS)
     names = name_sizes(small.decode, large.decode)
-    lengths = tuple(run.encoder.outputs["last_hidden_state"].shape[1] for run in (small, large))
+    lengths = tuple(run.encoder.outputs[_STATES].shape[1] for run in (small, large))
     names.setdefault(lengths, ENCODER_SEQUENCE)
     with exportable_windows(), torch.no_grad():
         encoder = _describe_encoder(model, small, large, names)
@@ -96,8 +99,8 @@ def find_encoder_decoder(
         if merged:
             return encoder, _merge(model, later, small)
         fresh = tuple(_make_fresh(layouts, small.prefill.merged))
-        first = _describe_calls(model, DECODER, (small.prefill, large.prefill), fresh, names)
-        later = _leave_out_unread(later)
+        first = _leave_out_masks(_describe_calls(model, DECODER, (small.prefill, large.prefill), fresh, names))
+        later = _leave_out_masks(_leave_out_unread(later))
         return _encode_keys(model, (encoder, first, later), small) if encodes_keys else (encoder, first, later)
 
 
@@ -218,7 +221,7 @@ def _name_encoder_outputs(layouts: Iterator[TensorLayout]) -> Iterator[TensorLay
         if layout.argument != ENCODER_OUTPUTS:
             yield layout
             continue
-        names = {name: f"{layout.past}{name}" for name in layout.paths} | {"last_hidden_state": HIDDEN_STATES}
+        names = {name: f"{layout.past}{name}" for name in layout.paths} | {_STATES: HIDDEN_STATES}
         yield replace(layout, past="", paths={names[name]: path for name, path in layout.paths.items()})
 
 
@@ -259,10 +262,32 @@ def _leave_out_unread(entry: EntryPoint) -> EntryPoint:
         results = without(**others)
         if all(are_close(results[output], tensor) for output, tensor in expected.items()):
             step = without
-            axes = {other: entry.axes[other] for other in others}
-            samples = tuple({other: sample[other] for other in others} for sample in entry.others)
-            entry = replace(entry, forward=step, inputs=others, axes=axes, others=samples)
+            entry = replace(_leave_out(entry, name), forward=step)
     return entry
+
+
+def _leave_out_masks(entry: EntryPoint) -> EntryPoint:
+    """The entry point without masks that it does not read: others in their place, or none, change nothing."""
+    masks = [name for name in entry.inputs if name.endswith(MASK)]
+    expected = entry.forward(**entry.inputs)
+
+    def refuse(tensors: Mapping[str, torch.Tensor]) -> str:
+        results = entry.forward(**tensors)
+        return next((name for name in expected if not are_close(results[name], expected[name])), "")
+
+    for name in masks:
+        others = {other: tensor for other, tensor in entry.inputs.items() if other != name}
+        inverted = {**entry.inputs, name: (entry.inputs[name] == 0).to(entry.inputs[name].dtype)}
+        if not explain_refusal(partial(refuse, inverted)) and not explain_refusal(partial(refuse, others)):
+            entry = _leave_out(entry, name)
+    return entry
+
+
+def _leave_out(entry: EntryPoint, name: str) -> EntryPoint:
+    def keep(items: Mapping[str, Any]) -> dict[str, Any]:
+        return {other: item for other, item in items.items() if other != name}
+
+    return replace(entry, inputs=keep(entry.inputs), axes=keep(entry.axes), others=tuple(map(keep, entry.others)))
 
 
 def _imply(
