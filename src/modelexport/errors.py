@@ -38,6 +38,9 @@ from typing import ClassVar
 
 # Known names in a message.
 _SHOWN = 16
+# How alike a proposed name is to a misspelt one, and how many characters tell that a name was begun: below, what is
+# proposed is another word ("xenova" is not "genai", nor "tensorrt" "transformersjs").
+_ALIKE, _TELLING = 0.65, 3
 
 
 class ModelExportError(Exception):
@@ -130,21 +133,32 @@ class UnknownName(UserError):
         super().__init__(f"unknown {kind} {name!r}", hint)
 
 
-def nearest_name(name: str, known: Iterable[str]) -> str:
-    """The known name most like a misspelt one, empty if none is. One that begins with it comes first: `Ad` is `Add`."""
+def similar_names(name: str, known: Iterable[str]) -> list[str]:
+    """Known names like a misspelt one, the likeliest first; those that begin with it come first: `Ad` is `Add`."""
     import difflib  # only needed when something is wrong, and not quick to import
 
     text, folded = name.casefold(), {item.casefold(): item for item in reversed([*known])}
-    near = difflib.get_close_matches(text, folded, n=_SHOWN, cutoff=0.5)
-    return next((folded[item] for item in near if item.startswith(text)), folded[near[0]] if near else "")
+    near = difflib.get_close_matches(text, folded, n=_SHOWN, cutoff=_ALIKE)
+    begun = sorted((item for item in folded if item.startswith(text)), key=len) if len(text) >= _TELLING else []
+    likely = sorted(dict.fromkeys((*near, *begun)), key=lambda item: not item.startswith(text))
+    return [folded[item] for item in likely]
 
 
-def propose_name(name: str, known: Iterable[str]) -> str:
-    """A hint: the nearest known name, or all of them if they are few."""
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """The known name most like a misspelt one, empty if none is."""
+    return next(iter(similar_names(name, known)), "")
+
+
+def propose_name(name: str, known: Iterable[str], intro: str = "") -> str:
+    """A hint: the nearest known name, or all of them if they are few; both where an `intro` of the list is given.
+
+    propose_name("bach", ["batch", "sequence"], "It has")      "Did you mean 'batch'? It has batch, sequence."
+    """
     names = [*map(str, known)]
     near = nearest_name(name, names)
-    listed = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else ".")
-    return f"Did you mean {near!r}?" if near else f"Known: {listed}"
+    listed = f"{intro or 'Known:'} {', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else '.'}"
+    guesses = [f"Did you mean {near!r}?"] if near else []
+    return " ".join([*guesses, listed] if intro or not near else guesses)
 
 
 class CutImpossible(UserError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import onnxruntime
 import pytest
 import torch
 import transformers as typed_transformers
+from tests.support.packages import ENCODER
 
 import modelexport as mx
+from modelexport.api.export_package import find_absent
 from modelexport.capture.generation.steps import record_steps
 from modelexport.errors import FileUnwritable, UserError
+from modelexport.record.hierarchy import TensorInfo
 from modelexport.record.provenance import Confidence
 
 pytestmark = pytest.mark.slow
@@ -227,3 +231,19 @@ def test_modules_that_generate_never_calls_are_listed(tmp_path: Path) -> None:
     assert [(absent.path, absent.parameters) for absent in package.info.absent] == [("lost_tower", 25)]
     assert all(absent.reason for absent in package.info.absent)
     assert mx.open_package(tmp_path / "out").info.absent == package.info.absent
+
+
+@pytest.mark.parametrize(("tied", "held", "listed"), [((), (), [3]), (("head.scale",), (), []), ((), ("scale",), [])])
+def test_parameters_of_the_root_that_no_file_reads_are_listed(
+    tied: tuple[str, ...], held: tuple[str, ...], listed: list[int]
+) -> None:
+    """The root owns nodes of nearly every file, which says nothing about its parameters."""
+    record = replace(ENCODER, owners={"e1": ""}).provenance()
+    scale = TensorInfo("scale", (3,), "float32", 12, tied)
+    modules = {**record.hierarchy.modules, "": replace(record.hierarchy.modules[""], parameters=(scale,))}
+    weights = {**record.initializers, **dict.fromkeys(held, record.nodes["e1"].attribution)}
+    record = replace(record, hierarchy=replace(record.hierarchy, modules=modules), initializers=weights)
+    absent = {each.path: each for each in find_absent([record])}
+    assert [each.parameters for path, each in absent.items() if not path] == listed
+    assert "vision" in absent
+    assert all(each.reason for each in absent.values())

@@ -105,6 +105,14 @@ def test_names_are_behind_their_component(package_path: Path, capsys: Captured) 
     assert "Did you mean 'Gather'?" in capsys.readouterr().err
 
 
+def test_nodes_of_one_component_are_counted_once(package_path: Path, capsys: Captured) -> None:
+    edit_description(package_path, lambda document: document.update(components=document["components"][1:], links=[]))
+    assert run("query", package_path, "op=MatMul") == 0
+    assert capsys.readouterr().out.count(" of 13 nodes") == 1
+    assert run("query", package_path, "op=MatMul & op=Gather") == 0
+    assert capsys.readouterr().out.count("0 of 13 nodes") == 1
+
+
 def test_findings_exit_with_one(package_path: Path, capsys: Captured) -> None:
     (package_path / "config.json").write_text("[]\n")
     assert run("validate", package_path) == 1

@@ -96,6 +96,25 @@ def test_a_package_replaces_a_package(tmp_path: Path) -> None:
     assert folder_content(out) == {**fresh, "notes.txt": b"mine"}
 
 
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+@pytest.mark.parametrize("content", ["[1]", "{}  "])
+def test_a_file_that_was_changed_since_is_not_lost(name: str, content: str, tmp_path: Path) -> None:
+    """Neither one that the new package has as well, nor one that only the old one has."""
+    out = PackageRecipe().write(tmp_path / "out")
+    (out / "tokenizer.json").write_text("{ }")
+    write_package(out, PackageRecipe().info())
+    (out / name).write_text(content)
+    before = folder_content(tmp_path)
+    with pytest.raises(FileUnwritable, match=f"{name} was changed") as caught, staged_folder(out, force=True):
+        pytest.fail("nothing is computed for a target that is refused")
+    assert "Move that file" in caught.value.hint
+    assert folder_content(tmp_path) == before
+    (out / name).unlink()
+    with staged_folder(out, force=True) as folder:
+        PackageRecipe().write(folder)
+    assert folder_content(out) == folder_content(PackageRecipe().write(tmp_path / "fresh"))
+
+
 def test_a_move_that_fails_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     out.mkdir()

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.packages import DECODER, ENCODER, PackageRecipe, TinyFile, edit_description, package_path
+from tests.support.packages import DECODER, ENCODER, PAIRS, PackageRecipe, TinyFile, edit_description, package_path
 
 import modelexport as mx
 from modelexport.inspect.validate import Severity
-from modelexport.record.package import CachePair
+from modelexport.record.package import AbsentModule, CachePair
 from modelexport.record.polynomial import Polynomial
 
 __all__ = ["package_path"]
@@ -68,6 +68,31 @@ def test_the_total_follows_from_the_past_and_what_is_new(tmp_path: Path) -> None
     assert mx.cost(package, {**sizes, "total_sequence": 3}).components["decoder"].at["total_sequence"] == 3
     assert "total_sequence" not in mx.cost(package, {"past_sequence": 7}).components["decoder"].at
     assert mx.cost(package, sizes).at == sizes
+
+
+@pytest.mark.parametrize(("past", "held"), [(3, 3), (7, 7), (4096, 7)])
+def test_a_window_holds_the_past_until_it_is_full(past: int, held: int, tmp_path: Path) -> None:
+    inputs = {**DECODER.inputs, "past_key_values.1.key": ("batch", "past_window", 4)}
+    pairs = (PAIRS[0], replace(PAIRS[1], window=7))
+    recipe = PackageRecipe(decoder=replace(DECODER, inputs=inputs), cache=pairs)
+    package = mx.open_package(recipe.write(tmp_path / "talker"))
+    sizes = {"batch": 1, "past_sequence": past}
+    assert mx.cost(package, sizes).cache_bytes == {"decoder": past * 16 + held * 16}
+    assert mx.cost(package, sizes).at == sizes
+    assert mx.cost(package, {**sizes, "past_window": 2}).cache_bytes == {"decoder": past * 16 + 2 * 16}
+    # Without a size, with several windows, or of a package that does not say it, it stays a formula.
+    assert mx.cost(package).cache[1].nbytes == BATCH * Polynomial.axis("past_window") * 16
+    several = replace(recipe, cache=(replace(PAIRS[0], window=3), pairs[1])).write(tmp_path / "several")
+    assert mx.cost(mx.open_package(several), sizes).cache[1].nbytes == Polynomial.axis("past_window") * 16
+
+
+def test_the_root_is_listed_for_its_own_parameters_alone(tmp_path: Path) -> None:
+    absent = (AbsentModule("", "Talker", 3, "no file reads them"),)
+    validation = mx.validate(mx.open_package(PackageRecipe(absent=absent).write(tmp_path / "talker")))
+    assert {(finding.code, finding.subject) for finding in validation.findings} == {
+        ("module-absent", "(model)"),
+        ("module-lost", "vision"),
+    }
 
 
 def test_an_axis_that_no_file_has_is_refused(package_path: Path) -> None:

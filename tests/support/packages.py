@@ -241,7 +241,7 @@ def packages(draw: st.DrawFn) -> PackageInfo:
     for name in draw(st.lists(st.sampled_from(["encoder", "decoder", "unet"]), min_size=1, unique=True)):
         inputs, outputs = draw(NAMES), draw(NAMES)
         pairs = tuple(
-            CachePair(past, outputs[0], draw(st.floats(allow_nan=False, allow_infinity=False)))
+            CachePair(past, outputs[0], draw(st.floats(allow_nan=False, allow_infinity=False)), draw(st.integers(0)))
             for past in inputs[: draw(st.integers(0, 2))]
         )
         data = tuple(draw(st.lists(st.just(f"{name}.onnx.data"), max_size=1)))

@@ -17,7 +17,7 @@ from pathlib import Path
 from modelexport.api.environment import Clock, need_torch
 from modelexport.api.export_package import find_absent, find_links, list_files, move_result
 from modelexport.api.package import Package
-from modelexport.api.package_writing import ensure_apart_from, settle_data
+from modelexport.api.package_writing import describe_component, ensure_apart_from, settle_data
 from modelexport.api.prepare_file import fit_dtype, judge_prepared, prepare_for_file
 from modelexport.api.writing import write_tagged
 from modelexport.errors import FileUnreadable, UserError
@@ -25,7 +25,7 @@ from modelexport.graph.file.external import data_files
 from modelexport.graph.file.folder import copy_beside, ensure_folder_target, staged_folder
 from modelexport.graph.file.metadata import EmbedOptions, sidecar_path
 from modelexport.graph.file.package import write_package
-from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
+from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.record.model_source import ModelSource
 from modelexport.record.package import PACKAGE_FILE, CachePair, ComponentInfo, PackageInfo
 from modelexport.record.results.files import ExportResult
@@ -130,22 +130,9 @@ def _describe(folder: Path, staged: Path, attached: Iterable[_Attached]) -> tupl
         name = known.get(item.path.relative_to(folder).as_posix()) or item.entry or item.path.stem
         if any(name == other.name for other in components):
             name = item.path.stem  # two decoders of one folder, in several types, say
-        file = open_tagged(item.result.path)
-        data = (path.relative_to(staged).as_posix() for path in data_files(file.proto, item.result.path.parent))
         relative = item.result.path.relative_to(staged).as_posix()
-        components.append(
-            ComponentInfo(name, relative, _inputs(file), tuple(file.graph.outputs), _cache(item, file), tuple(data))
-        )
+        components.append(describe_component(ComponentInfo(name, relative, cache=item.cache), staged))
     return tuple(components)
-
-
-def _inputs(file: TaggedFile) -> tuple[str, ...]:
-    return tuple(name for name in file.graph.inputs if name not in file.graph.initializers)
-
-
-def _cache(item: _Attached, file: TaggedFile) -> tuple[CachePair, ...]:
-    inputs, outputs = _inputs(file), file.graph.outputs
-    return tuple(pair for pair in item.cache if pair.past in inputs and pair.present in outputs)
 
 
 def name_components(folder: Path) -> dict[str, str]:
@@ -169,7 +156,7 @@ def _tell_embedding(path: Path, name: str) -> str:
     """
     if name != _MERGES or not path.is_file():
         return name
-    return _MERGES if len(_inputs(open_tagged(path))) > 1 else _LOOKS_UP
+    return _MERGES if len(open_tagged(path).graph.fed_inputs) > 1 else _LOOKS_UP
 
 
 def _read_genai_files(folder: Path) -> Mapping[str, str]:

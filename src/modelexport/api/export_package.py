@@ -20,7 +20,7 @@ from modelexport.api.environment import Clock, need_torch
 from modelexport.api.export_run import ExportRun
 from modelexport.api.options import ExportOptions
 from modelexport.api.package import Package
-from modelexport.api.package_writing import list_data, settle_data
+from modelexport.api.package_writing import describe_component, list_data, settle_data
 from modelexport.errors import UserError
 from modelexport.graph.file.folder import copy_beside, ensure_folder_target, staged_folder
 from modelexport.graph.file.package import write_package
@@ -111,9 +111,13 @@ def export_package(source: ModelSource, folder: Path, options: PackageOptions, c
             path.parent.mkdir(exist_ok=True)
             results[entry.name] = _export_entry(components, entry, path, options, clock)
         with clock.step("write"):
-            settle_data(staged, [result.path.relative_to(staged).as_posix() for result in results.values()], contract)
+            files = {name: result.path.relative_to(staged).as_posix() for name, result in results.items()}
+            settle_data(staged, [*files.values()], contract)
             results = {name: list_files(result, staged) for name, result in results.items()}
-            listed = tuple(_describe_component(entry, results[entry.name], staged) for entry in components.entries)
+            listed = tuple(
+                describe_component(ComponentInfo(entry.name, files[entry.name], cache=entry.cache), staged)
+                for entry in components.entries
+            )
             _write_beside(staged, components, contract, kind, listed)
             info = PackageInfo(
                 components=listed,
@@ -185,15 +189,6 @@ def _export_entry(
         return ExportRun(prepared, path, chosen, clock).run()
 
 
-def _describe_component(entry: EntryPoint, result: ExportResult, staged: Path) -> ComponentInfo:
-    model = open_model(result.path)
-    graph = model.proto.graph
-    inputs, outputs = (tuple(value.name for value in values) for values in (graph.input, graph.output))
-    cache = tuple(pair for pair in entry.cache if pair.past in inputs and pair.present in outputs)
-    data = list_data(model, result.path, staged)
-    return ComponentInfo(entry.name, result.path.relative_to(staged).as_posix(), inputs, outputs, cache, data)
-
-
 def _write_beside(
     staged: Path, components: Components, contract: Contract, kind: str, listed: Iterable[ComponentInfo]
 ) -> None:
@@ -230,13 +225,21 @@ def find_links(components: Iterable[ComponentInfo], *, same_names: bool = True) 
 
 
 def find_absent(records: Sequence[Provenance]) -> Iterator[AbsentModule]:
-    """Modules with parameters of their own that own neither a node nor an initializer in any file."""
-    owning = {path for record in records for path in record.owning_paths}
+    """Modules with parameters of their own that own neither a node nor an initializer in any file.
+
+    The root runs in every file, so what it owns of nodes says nothing about its parameters: it is absent if it owns no
+    initializer.
+    """
+    owning = {path for record in records for path in record.owning_paths} - {ROOT}
+    weights = (attribution for record in records for attribution in record.initializers.values())
+    owning |= {ROOT for attribution in weights if any(owner.path == ROOT for owner in attribution.owners)}
     reasons = {path: reason for record in records for path, reason in record.absent.items()}
+    reasons[ROOT] = "no file reads the parameters of the model itself"
     hierarchy: Hierarchy = records[0].hierarchy
     for path, module in hierarchy.modules.items():
-        parameters = sum(tensor.size for tensor in module.parameters)
-        if parameters and path not in owning and path != ROOT:
+        # A parameter that the root shares with a module inside of it is in a file with that one.
+        parameters = sum(tensor.size for tensor in module.parameters if path != ROOT or not tensor.tied)
+        if parameters and path not in owning:
             reason = reasons.get(path, "no entry point of the model runs it")
             yield AbsentModule(path, module.class_name, parameters, reason)
 

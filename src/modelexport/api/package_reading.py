@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from modelexport.api.opening import note_source
 from modelexport.api.package import Package
-from modelexport.errors import FileUnreadable, UserError, nearest_name
+from modelexport.errors import FileUnreadable, UserError, propose_name
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.inspect.package.analyze import PackageAnalysis, analyze_package_files
 from modelexport.inspect.package.answer import PackageAnswer
@@ -26,8 +26,6 @@ from modelexport.inspect.package.validate import OpenedFiles, PackageValidation,
 from modelexport.inspect.query.answer import answer_queries
 from modelexport.show.data.overlays import read_overlay
 
-# Names of axes that an error lists.
-_SHOWN = 12
 _Pair = TypeVar("_Pair", bound=HasVerdict)
 
 
@@ -63,10 +61,8 @@ def ensure_package_axes(counted: PackageCost, sizes: Mapping[str, int]) -> None:
     names = [axis.name for axis in counted.axes]
     missing = next((name for name in sizes if name not in names), None)
     if missing is not None:
-        near = nearest_name(missing, names)
-        shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else ".")
-        guess = f"Did you mean {near!r}? " if near else ""
-        raise UserError(f"no file of {counted.folder} has an axis {missing!r}", f"{guess}They have {shown}")
+        hint = propose_name(missing, names, "They have")
+        raise UserError(f"no file of {counted.folder} has an axis {missing!r}", hint)
 
 
 def validate_package(

@@ -168,10 +168,11 @@ def list_data(model: ModelFile, path: Path, folder: Path) -> tuple[str, ...]:
 
 
 def describe_component(component: ComponentInfo, folder: Path) -> ComponentInfo:
+    """The component with what its file is given, returns and refers to, without cache pairs that it does not have."""
     path = folder / component.file
     model = open_model(path)
     graph = model.graph
-    inputs = tuple(name for name in graph.inputs if name not in graph.initializers)
+    inputs = graph.fed_inputs
     cache = tuple(pair for pair in component.cache if pair.past in inputs and pair.present in graph.outputs)
     return replace(component, inputs=inputs, outputs=graph.outputs, cache=cache, data=list_data(model, path, folder))
 

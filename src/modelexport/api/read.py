@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.package import Package, find_package, find_packages
-from modelexport.errors import UserError, nearest_name
+from modelexport.errors import UserError, propose_name
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, read_sidecar
 from modelexport.inspect.analyze import Analysis, analyze_file
 from modelexport.inspect.cost.totals import count
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from modelexport.inspect.validate import Validation
     from modelexport.record.package_provenance import PackageProvenance
 
-# Names of axes that an error lists.
-_SHOWN = 12
 # More than this is no size of a tensor in ONNX.
 _LARGEST = 2**63 - 1
 
@@ -220,9 +218,5 @@ def ensure_axes(counted: Cost, sizes: Mapping[str, int]) -> None:
     missing = next((name for name in sizes if name not in names), None)
     if missing is None:
         return
-    near = nearest_name(missing, names)
-    shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else ".")
-    guess = f"Did you mean {near!r}? " if near else ""
-    raise UserError(
-        f"{counted.file} has no axis {missing!r}", f"{guess}It has {shown}" if names else "All of its axes have a size."
-    )
+    hint = propose_name(missing, names, "It has") if names else "All of its axes have a size."
+    raise UserError(f"{counted.file} has no axis {missing!r}", hint)

@@ -105,6 +105,11 @@ class Graph:
     body_inputs: Mapping[str, tuple[str, ...]]
 
     @cached_property
+    def fed_inputs(self) -> tuple[str, ...]:
+        """Inputs that a run must be given: a weight that is listed among them, as old files do, is a default."""
+        return tuple(name for name in self.inputs if name not in self.initializers)
+
+    @cached_property
     def by_key(self) -> Mapping[str, Node]:
         return {node.key: node for node in self.nodes}
 
@@ -160,7 +165,7 @@ class Graph:
     @cached_property
     def computed(self) -> frozenset[str]:
         """Values (and so keys of nodes) that depend on the content of what the model is fed, not merely its shape."""
-        dependent = set(self.inputs) - set(self.initializers)
+        dependent = set(self.fed_inputs)
         for node in self.nodes:
             inside = self.body_owner.get(node.graph) in dependent
             if node.operator not in SHAPE_READERS and (inside or any(value in dependent for value in node.inputs)):

@@ -39,12 +39,14 @@ class Axis:
 class CachePair:
     """State of generation: the output `present` of one step is the input `past` of the next.
 
-    first  what every element of a state holds before the first token, where no axis of it is that of past tokens
+    first   what every element of a state holds before the first token, where no axis of it is that of past tokens
+    window  tokens that the state of a layer with a sliding window keeps at most; 0 for other states
     """
 
     past: str
     present: str
     first: float = 0.0
+    window: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,8 @@ class ComponentInfo:
 
     name: str
     file: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     cache: tuple[CachePair, ...] = ()
     data: tuple[str, ...] = ()
 

@@ -76,7 +76,8 @@ def _component_out(component: ComponentInfo) -> Json:
 
 
 def _pair_out(pair: CachePair) -> Json:
-    return {"past": pair.past, "present": pair.present} | ({"first": pair.first} if pair.first else {})
+    rare = {"first": pair.first, "window": pair.window}
+    return {"past": pair.past, "present": pair.present} | {name: number for name, number in rare.items() if number}
 
 
 def parse_package_document(text: str | bytes, source: str = PACKAGE_FILE) -> PackageInfo:
@@ -140,8 +141,9 @@ class _Reader:
     def text(self, key: str) -> str:
         return self._get(key, str, "text")
 
-    def number(self, key: str) -> int:
-        number = self._get(key, int, "a number")
+    def number(self, key: str, missing: int | None = None) -> int:
+        """A whole number, which may be left out if `missing` is given."""
+        number = missing if missing is not None and key not in self.document else self._get(key, int, "a number")
         # `True` is an int to Python.
         if isinstance(number, bool) or number < 0:
             raise _Damage(f"{self._at(key)} is {_shown(number)}, not a number from 0")
@@ -217,7 +219,7 @@ def _component_in(item: _Reader) -> ComponentInfo:
 
 
 def _pair_in(item: _Reader) -> CachePair:
-    return CachePair(item.text("past"), item.text("present"), item.amount("first", 0.0))
+    return CachePair(item.text("past"), item.text("present"), item.amount("first", 0.0), item.number("window", 0))
 
 
 def _link_in(item: _Reader) -> Link:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 from tests.support.generating_modules import FIRST, Forgetter, Rememberer, RowMixer, Scanner
 from tests.support.tiny_decoders import WINDOW, build_decoder, padded_prompt
+from torch import nn
 
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.generation.decoder_step import MASK
-from modelexport.capture.generation.decoders import find_decoder
+from modelexport.capture.generation.decoders import find_decoder, find_two_decoders
 from modelexport.capture.generation.entry_points import find_entry_points
 from modelexport.capture.generation.replay import call_entry, find_window, layouts_of, read_step
 from modelexport.capture.generation.steps import record_steps
@@ -135,3 +137,24 @@ def test_the_reason_is_told_where_there_is_no_decoder() -> None:
     with pytest.raises(ExportFailed, match=r"Several tokens in one call: for .* tokens at once") as raised:
         find_decoder(Forgetter().eval(), padded_prompt())
     assert "padding is like any token: after 6 tokens present_state.0 differs by" in str(raised.value)
+
+
+def test_the_reason_is_told_where_there_are_no_two_decoders() -> None:
+    model = build_decoder("llama")
+
+    def refuse(_: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
+        if kwargs["past_key_values"].get_seq_length() and kwargs["input_ids"].shape[1] > 1:
+            raise ValueError("one token, please")
+
+    hook = model.get_submodule("model").register_forward_pre_hook(refuse, with_kwargs=True)
+    with hook, pytest.raises(ExportFailed, match="in later calls it raises ValueError: one token, please"):
+        find_two_decoders(model, padded_prompt(), record_steps, record_steps)
+
+
+def test_first_call_and_later_ones_of_any_decoder() -> None:
+    model = build_decoder("llama")
+    first, later = find_two_decoders(model, padded_prompt(), record_steps, record_steps)
+    assert not [name for name in first.inputs if name.startswith("past_")]
+    assert first.axes["input_ids"] == later.axes["input_ids"] == {0: "batch", 1: "sequence"}
+    assert later.axes["past_key_values.0.key"] == {0: "batch", 2: "past_sequence"}
+    assert first.cache == later.cache

@@ -125,3 +125,14 @@ def test_calls_of_a_real_model(exports: Exports) -> None:
 def test_of_names_that_are_equally_near_the_one_that_begins_alike_is_proposed() -> None:
     assert UnknownName("op", "Ad", ["And", "Add", "Cast"]).hint == "Did you mean 'Add'?"
     assert UnknownName("op", "Ad", ["Cast"]).hint == "Known: Cast."
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("genia", "genai"), ("gen", "genai"), ("transformers.js", "transformersjs"), ("optimun", "optimum")]
+    + [(name, "") for name in ("xenova", "tensorrt", "gemma", "ai", "openvino", "g", "")],
+)
+def test_only_similar_names_are_proposed(name: str, near: str) -> None:
+    known = ["genai", "optimum", "transformersjs"]
+    hint = UnknownName("target", name, known).hint
+    assert hint == (f"Did you mean {near!r}?" if near else "Known: genai, optimum, transformersjs.")

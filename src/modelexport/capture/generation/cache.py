@@ -116,7 +116,15 @@ class TensorLayout:
     def pairs(self) -> tuple[CachePair, ...]:
         if self.present is None:
             return ()
-        return tuple(CachePair(self.past + n, self.present + n, self.firsts.get(n, 0.0)) for n in self.paths)
+        return tuple(
+            CachePair(self.past + name, self.present + name, self.firsts.get(name, 0.0), max(self.window(name) - 1, 0))
+            for name in self.paths
+        )
+
+    def window(self, name: str) -> int:
+        """Tokens that the layer of a state sees, the new one among them; 0 without a sliding window."""
+        layer = read_path(self.template, self.paths[name][:-1])
+        return int(getattr(layer, "sliding_window", 0) or 0) if getattr(layer, "is_sliding", False) else 0
 
     def fill(self, tensors: Mapping[str, torch.Tensor], past_length: int | torch.SymInt | None = None) -> Any:
         """The argument with these tensors in the place of the template's; `tensors` are by input name."""

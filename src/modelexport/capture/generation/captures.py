@@ -67,6 +67,12 @@ class Capture:
         return query_length(self.run.calls[0], self.run.calls[1]) + self.first - 1 if self.first else 0
 
     @property
+    def query_length(self) -> int:
+        """Tokens of the merged call: one for each decode step, those of the prompt for the prefill."""
+        prompt = 0 if self.first else query_length(self.run.calls[0], self.run.calls[1]) - 1
+        return prompt + self.steps
+
+    @property
     def constants(self) -> dict[str, Any]:
         """Arguments that are no tensors and hold none."""
         return {
@@ -147,8 +153,9 @@ def sample_like(capture: Capture, layouts: Sequence[TensorLayout]) -> dict[str, 
 def name_sizes(small: Capture, large: Capture) -> AxisNames:
     """What is known by its sizes in two captures."""
     batch = tuple(len(capture.run.tokens) for capture in (small, large))
-    past, steps = (small.past_length, large.past_length), (small.steps, large.steps)
-    return {batch: BATCH, past: PAST, steps: SEQUENCE, (past[0] + steps[0], past[1] + steps[1]): TOTAL}
+    past, query = (small.past_length, large.past_length), (small.query_length, large.query_length)
+    # Without a past, all tokens are new ones: the last name of equal sizes counts.
+    return {batch: BATCH, past: PAST, (past[0] + query[0], past[1] + query[1]): TOTAL, query: SEQUENCE}
 
 
 def name_axes(
@@ -243,16 +250,6 @@ def find_disagreement(
     pairs = {name: (results[name], want) for name, want in expected.items() if name in results}
     pairs[LOGITS] = results[LOGITS][:, -1], call.outputs[LOGITS][:, -1]
     return next((_tell_difference(name, *pair) for name, pair in pairs.items() if not are_close(*pair)), "")
-
-
-def agree(
-    results: Mapping[str, torch.Tensor],
-    call: RecordedCall,
-    following: Mapping[str, Any],
-    layouts: Sequence[TensorLayout],
-) -> bool:
-    """Whether `results` are what the model gave in `call`."""
-    return not find_disagreement(results, call, following, layouts)
 
 
 def explain_refusal(check: Callable[[], str]) -> str:

@@ -13,7 +13,7 @@ https://huggingface.co/docs/transformers/main/en/main_classes/output
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -22,21 +22,24 @@ import torch
 
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.generation.cache import TensorLayout
+from modelexport.capture.generation.candidates import (
+    DECODER,
+    WITH_PAST,
+    Candidate,
+    describe_step,
+    refuse_model,
+    rename_inputs,
+)
 from modelexport.capture.generation.captures import (
-    SEQUENCE,
     AxisNames,
     Capture,
     are_close,
     cache_arguments,
     explain_refusal,
     find_disagreement,
-    find_past_length,
-    find_written,
     lay_out_arguments,
     name_axes,
     name_sizes,
-    name_windows,
-    sample_like,
     sample_tensors,
 )
 from modelexport.capture.generation.cross_attention import MergedStep, encode_keys, merge_decoders
@@ -91,10 +94,12 @@ def find_encoder_decoder(
     names.setdefault(lengths, ENCODER_SEQUENCE)
     with exportable_windows(), torch.no_grad():
         encoder = _describe_encoder(model, small, large, names)
-        later = _describe_later_calls(model, small, large, names)
+        layouts = tuple(_name_encoder_outputs(lay_out_arguments(small.decode)))
+        later = _describe_calls(model, WITH_PAST, (small.decode, large.decode), layouts, names)
         if merged:
             return encoder, _merge(model, later, small)
-        first = _leave_out_masks(_describe_first_call(model, small, large, names))
+        fresh = tuple(_make_fresh(layouts, small.prefill.merged))
+        first = _leave_out_masks(_describe_calls(model, DECODER, (small.prefill, large.prefill), fresh, names))
         later = _leave_out_masks(_leave_out_unread(later))
         return _encode_keys(model, (encoder, first, later), small) if encodes_keys else (encoder, first, later)
 
@@ -123,54 +128,27 @@ def _describe_encoder(model: torch.nn.Module, small: _Run, large: _Run, names: A
     return EntryPoint("encoder", step, sample, axes, others=(enlarged,))
 
 
-def _describe_first_call(model: torch.nn.Module, small: _Run, large: _Run, names: AxisNames) -> EntryPoint:
-    """Several tokens at once where the model allows it, else as many as `generate` gives it at first."""
-    layouts = tuple(_fresh_layouts(small))
+def _describe_calls(
+    model: torch.nn.Module,
+    name: str,
+    captures: tuple[Capture, Capture],
+    layouts: tuple[TensorLayout, ...],
+    names: AxisNames,
+) -> EntryPoint:
+    """Several tokens at once where the model allows it, else as many as `generate` gives it."""
+    small, large = captures
     reasons: dict[int, str] = {}
-    for steps in (small.prefill.steps, 1):
-        capture, larger = _take_steps(small.prefill, large.prefill, steps)
-        sample = _rename(sample_tensors(capture.merged, layouts))
-        enlarged = _rename(sample_like(larger, layouts))
-        lengths = tuple(tensors["input_ids"].shape[1] for tensors in (sample, enlarged))
-        axes = _open_axes(name_axes(sample, enlarged, {lengths: SEQUENCE, **names}), sample)
-        step = DecoderStep(model.forward, capture.constants, layouts, renamed=_RENAMED)
-        reasons[steps] = explain_refusal(partial(_refuse_step, step, sample, capture))
+    for steps in (small.steps, 1):
+        # A decoder of one token is checked with one token in the other sizes, too.
+        capture, larger = replace(small, steps=steps), replace(large, steps=min(steps, large.steps))
+        candidate = _open_axes(describe_step(model, (capture, larger), layouts, names, _RENAMED))
+        reasons[steps] = explain_refusal(partial(candidate.refuse, capture))
         if not reasons[steps]:
-            others = _fit_samples(axes, sample, enlarged, _sample_first(capture, layouts))
-            step = replace(step, written=find_written(step, sample))
-            notes = _tell_refused("decoder", reasons)
-            return EntryPoint("decoder", step, sample, axes, _pairs(layouts), others, notes)
-    raise _not_uniform(model, reasons)
-
-
-def _describe_later_calls(model: torch.nn.Module, small: _Run, large: _Run, names: AxisNames) -> EntryPoint:
-    layouts = tuple(_name_encoder_outputs(lay_out_arguments(small.decode)))
-    reasons: dict[int, str] = {}
-    for steps in (small.decode.steps, 1):
-        capture, larger = _take_steps(small.decode, large.decode, steps)
-        sample = _rename(sample_tensors(capture.merged, layouts))
-        enlarged = _rename(sample_like(larger, layouts))
-        axes = _open_axes(name_axes(sample, enlarged, name_sizes(capture, larger) | names), sample)
-        name_windows(axes, layouts)
-        step = DecoderStep(model.forward, capture.constants, layouts, find_past_length(axes), renamed=_RENAMED)
-        reasons[steps] = explain_refusal(partial(_refuse_step, step, sample, capture))
-        if not reasons[steps]:
-            others = _fit_samples(axes, sample, enlarged, _sample_first(capture, layouts))
-            step = replace(step, written=find_written(step, sample))
-            notes = _tell_refused("decoder_with_past", reasons)
-            return EntryPoint("decoder_with_past", step, sample, axes, _pairs(layouts), others, notes)
-    raise _not_uniform(model, reasons)
-
-
-def _take_steps(small: Capture, large: Capture, steps: int) -> tuple[Capture, Capture]:
-    """The first calls of both; a decoder of one token is checked with one token in the other sizes, too."""
-    return replace(small, steps=steps), replace(large, steps=min(steps, large.steps))
-
-
-def _refuse_step(step: DecoderStep, sample: Mapping[str, torch.Tensor], capture: Capture) -> str:
-    """Why a step does not compute what the model did in the recorded calls; empty if it does."""
-    step = replace(step, written=find_written(step, sample))
-    return find_disagreement(step(**sample), capture.last, capture.following, step.layouts)
+            # The first of the merged calls alone, as `generate` makes it: mostly of one token.
+            first = rename_inputs(sample_tensors(replace(capture, steps=1).merged, layouts), _RENAMED)
+            others = _fit_samples(candidate, candidate.enlarged, first)
+            return candidate.make_entry(name, *others, notes=_tell_refused(name, reasons))
+    raise refuse_model(model, {f"for {steps} tokens at once": reason for steps, reason in reasons.items()})
 
 
 def _tell_refused(name: str, reasons: Mapping[int, str]) -> tuple[str, ...]:
@@ -190,7 +168,10 @@ def _merge(model: torch.nn.Module, later: EntryPoint, run: _Run) -> EntryPoint:
     first = replace(run.prefill, steps=1)
     empty = {name: tensor for name, tensor in entry.inputs.items() if name in {pair.past for pair in entry.cache}}
     empty = {name: tensor[:, :, :0] for name, tensor in empty.items()}
-    prompt = {**_rename(sample_tensors(first.merged, [each for each in layouts if each.present is None])), **empty}
+    prompt = {
+        **rename_inputs(sample_tensors(first.merged, [each for each in layouts if each.present is None]), _RENAMED),
+        **empty,
+    }
     refusal = explain_refusal(
         lambda: (
             find_disagreement(entry.forward(**prompt), first.last, first.following, layouts)
@@ -217,7 +198,7 @@ def _encode_keys(
         first = replace(run.prefill, steps=1)
         made = encoder.forward(**encoder.inputs)
         states = {each.past: made.get(each.present, decoder.inputs[each.past][:, :, :0]) for each in decoder.cache}
-        prompt = {"input_ids": _rename(sample_tensors(first.merged, ()))["input_ids"], **states}
+        prompt = {"input_ids": rename_inputs(sample_tensors(first.merged, ()), _RENAMED)["input_ids"], **states}
         step = partial(decoder.forward, **prompt)
         layouts = decoder.forward.layouts
         refusal = explain_refusal(lambda: find_disagreement(step(), first.last, first.following, layouts))
@@ -229,19 +210,10 @@ def _encode_keys(
     )
 
 
-def _not_uniform(model: torch.nn.Module, reasons: Mapping[int, str]) -> ExportFailed:
-    apart = "; ".join(f"for {steps} tokens at once {reason}" for steps, reason in reasons.items())
-    return ExportFailed(
-        f"{type(model).__name__} computes something else from recorded arguments than it did in `generate`: {apart}",
-        "Export it without cache: give an .onnx file as output and no task ending in -with-past.",
-    )
-
-
-def _fresh_layouts(run: _Run) -> Iterator[TensorLayout]:
+def _make_fresh(layouts: Iterable[TensorLayout], arguments: Mapping[str, Any]) -> Iterator[TensorLayout]:
     """Layouts of the first call: it takes what the encoder gave, and makes the cache."""
-    first = run.prefill.merged
-    for layout in _name_encoder_outputs(lay_out_arguments(run.decode)):
-        yield layout if layout.present is None else replace(layout, fresh=first[layout.argument])
+    for layout in layouts:
+        yield layout if layout.present is None else replace(layout, fresh=arguments[layout.argument])
 
 
 def _name_encoder_outputs(layouts: Iterator[TensorLayout]) -> Iterator[TensorLayout]:
@@ -253,31 +225,23 @@ def _name_encoder_outputs(layouts: Iterator[TensorLayout]) -> Iterator[TensorLay
         yield replace(layout, past="", paths={names[name]: path for name, path in layout.paths.items()})
 
 
-def _rename(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tokens first, as consumers list them."""
-    inputs = {argument: name for name, argument in _RENAMED.items()}
-    named = {inputs.get(argument, argument): tensor for argument, tensor in tensors.items()}
-    return {name: named[name] for name in sorted(named, key=lambda name: name != "input_ids")}
-
-
-def _open_axes(axes: Mapping[str, Mapping[int, str]], sample: Mapping[str, torch.Tensor]) -> dict[str, dict[int, str]]:
+def _open_axes(candidate: Candidate) -> Candidate:
     """Without the axes of size 1: an exporter takes them for constants."""
-    return {name: {a: label for a, label in named.items() if sample[name].shape[a] > 1} for name, named in axes.items()}
+    sizes = {name: tensor.shape for name, tensor in candidate.sample.items()}
+    axes = {
+        name: {axis: label for axis, label in named.items() if sizes[name][axis] > 1}
+        for name, named in candidate.axes.items()
+    }
+    return replace(candidate, axes=axes)
 
 
-def _sample_first(capture: Capture, layouts: Sequence[TensorLayout]) -> dict[str, torch.Tensor]:
-    """The first of the merged calls alone, as `generate` makes it: mostly of one token."""
-    return _rename(sample_tensors(replace(capture, steps=1).merged, layouts))
-
-
-def _fit_samples(
-    axes: Mapping[str, Mapping[int, str]], sample: Mapping[str, torch.Tensor], *others: Mapping[str, torch.Tensor]
-) -> tuple[Mapping[str, torch.Tensor], ...]:
+def _fit_samples(candidate: Candidate, *others: Mapping[str, torch.Tensor]) -> tuple[Mapping[str, torch.Tensor], ...]:
     """Samples of other sizes that differ along open axes alone."""
 
     def fits(other: Mapping[str, torch.Tensor]) -> bool:
         sizes = ((name, axis, size) for name, tensor in other.items() for axis, size in enumerate(tensor.shape))
-        return all(axis in axes[name] or size == sample[name].shape[axis] for name, axis, size in sizes)
+        shapes = {name: tensor.shape for name, tensor in candidate.sample.items()}
+        return all(axis in candidate.axes[name] or size == shapes[name][axis] for name, axis, size in sizes)
 
     return tuple(other for other in others if fits(other))
 
@@ -335,7 +299,3 @@ def _imply(
         return None
     sizes = tuple(by_label[axes[axis]] if axis in axes else size for axis, size in enumerate(tensor.shape))
     return ImpliedTensor(sizes, tensor.dtype)
-
-
-def _pairs(layouts: tuple[TensorLayout, ...]) -> tuple[Any, ...]:
-    return tuple(pair for layout in layouts for pair in layout.pairs)

@@ -22,11 +22,17 @@ import torch
 
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.generation.captures import BATCH, SEQUENCE, Recorder, are_close, name_axes
-from modelexport.capture.generation.decoders import find_decoder
-from modelexport.capture.generation.first_call import find_two_decoders
+from modelexport.capture.generation.decoders import find_decoder, find_two_decoders
 from modelexport.capture.generation.media import EmbeddingStep, MediaInput, describe_features, encode_media, find_media
 from modelexport.capture.generation.packed_images import make_uneven
-from modelexport.capture.generation.steps import Generation, RecordedCall, enlarge_inputs, record_calls, record_steps
+from modelexport.capture.generation.steps import (
+    WITHOUT_CACHE,
+    Generation,
+    RecordedCall,
+    enlarge_inputs,
+    record_calls,
+    record_steps,
+)
 from modelexport.errors import ExportFailed
 
 TOKENS, EMBEDDINGS, MEDIA_OUTPUTS = "input_ids", "inputs_embeds", "mm_encoder_outputs"
@@ -96,7 +102,7 @@ def _describe_embedding(
     if not are_close(step(**samples[0])[EMBEDDINGS], small.decoder.arguments[EMBEDDINGS]):
         raise ExportFailed(
             f"{type(model).__name__} puts features in the place of tokens in a way that cannot be seen from outside",
-            "Export it without cache: give an .onnx file as output and no task ending in -with-past.",
+            WITHOUT_CACHE,
         )
     small_media, larger_media = (
         {name: tensor for name, tensor in sample.items() if name != TOKENS} for sample in samples

@@ -125,12 +125,7 @@ def keep_text(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], run: G
 
 def find_window(entry: EntryPoint) -> int:
     """Tokens that the longest sliding window of a cache holds; 0 without one."""
-    windows = [0]
-    for layout in layouts_of(entry):
-        for path in layout.paths.values():
-            layer = read_path(layout.template, path[:-1])
-            windows += [layer.sliding_window] if getattr(layer, "is_sliding", False) else []
-    return max(int(window or 0) for window in windows)
+    return max((layout.window(name) for layout in layouts_of(entry) for name in layout.paths), default=0)
 
 
 def layouts_of(entry: EntryPoint) -> tuple[TensorLayout, ...]:

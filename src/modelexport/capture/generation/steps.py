@@ -26,6 +26,8 @@ from modelexport.errors import InputError
 # Hints of `generate` to `forward` that leave out work; a graph does all of it.
 _HINTS = frozenset({"logits_to_keep", "num_logits_to_keep"})
 
+WITHOUT_CACHE = "Export it without cache: give an .onnx file as output and no task ending in -with-past."
+
 _PICTURE_RANK = 4  # batch, channels, height, width
 
 
@@ -90,7 +92,7 @@ def record_steps(model: torch.nn.Module, inputs: Mapping[str, Any], new_tokens: 
     if not callable(generate):
         raise InputError(
             f"{type(model).__name__} cannot generate: it has no `generate`",
-            "Export it without cache: give an .onnx file as output and no task ending in -with-past.",
+            WITHOUT_CACHE,
         )
     options = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False, "num_beams": 1}
     states = StateRecorder(model)

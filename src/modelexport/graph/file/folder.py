@@ -5,8 +5,8 @@
                                                                    qwen3/ is there, complete
 
 A target that is not empty is refused before anything is computed. With `force`, files of the same name are replaced. A
-package that replaces a package also removes the files that only the one before had. Whatever else is in the folder is
-left alone.
+package that replaces a package also removes the files that only the one before had, and is refused if one of its files
+is not as it was written: somebody's work would be lost. Whatever else is in the folder is left alone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 
 from modelexport.errors import FileUnreadable, FileUnwritable, ModelExportError
 from modelexport.graph.file.atomic import put_back, set_aside, unwritable
-from modelexport.graph.file.package import find_file, read_description
-from modelexport.record.package import PACKAGE_FILE
+from modelexport.graph.file.package import find_changed_files, find_file, read_description
+from modelexport.record.package import PACKAGE_FILE, PackageInfo
 
 
 def ensure_folder_target(folder: Path, *, force: bool = False) -> None:
@@ -49,6 +49,8 @@ def ensure_folder_target(folder: Path, *, force: bool = False) -> None:
 def staged_folder(folder: Path, *, force: bool = False) -> Iterator[Path]:
     """A folder to write into; it becomes `folder` if the block ends well, and leaves no trace if it raises."""
     ensure_folder_target(folder, force=force)
+    with unwritable(folder):
+        _refuse_changed(folder)
     target = folder.resolve()
     temporary = target.parent / f".modelexport-{secrets.token_hex(8)}.tmp"
     try:
@@ -139,13 +141,32 @@ def _refuse_obstacles(files: list[Path], target: Path) -> None:
             )
 
 
+def _refuse_changed(folder: Path) -> None:
+    """Raise if a package that is there has a file that was changed, or exchanged, since the package was written."""
+    info = _describe_present(folder)
+    changed = None if info is None else next(find_changed_files(folder, info), None)
+    if changed is not None:
+        raise FileUnwritable(
+            f"cannot replace the package {folder}: {changed} was changed after the package was written",
+            "Move that file out of the folder, or write to another folder.",
+        )
+
+
+def _describe_present(folder: Path) -> PackageInfo | None:
+    """The description of the package that is there now; None if there is none, or it cannot be read."""
+    try:
+        info = read_description(folder)
+        for name in info.files:
+            find_file(folder, name)
+    except ModelExportError:
+        return None
+    return info
+
+
 def _files_of_package(folder: Path) -> Iterator[Path]:
     """What the package that is there now says that it consists of; nothing if that cannot be told."""
-    try:
-        names = [*read_description(folder).files, PACKAGE_FILE]
-        paths = [find_file(folder, name) for name in names]
-    except ModelExportError:
-        return
+    info = _describe_present(folder)
+    paths = () if info is None else (folder / name for name in (*info.files, PACKAGE_FILE))
     yield from (path for path in paths if path.is_file())
 
 

@@ -100,9 +100,10 @@ def digest_file(path: Path) -> StoredFile:
 
 
 def find_changed_files(folder: Path, info: PackageInfo) -> Iterator[str]:
-    """Files of the package whose content is not what it was when the package was written; reads all of them."""
+    """Files of the package whose content is not what it was when the package was written; reads all that are there."""
     for name, stored in info.files.items():
-        if digest_file(find_file(folder, name)) != stored:
+        path = find_file(folder, name)
+        if path.is_file() and (path.stat().st_size != stored.nbytes or digest_file(path) != stored):
             yield name
 
 

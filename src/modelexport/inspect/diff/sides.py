@@ -188,7 +188,7 @@ class DiffSide:
     @property
     def inputs(self) -> Mapping[str, ValueType | None]:
         """Without weights that old files list among them."""
-        return {name: self.types.get(name) for name in self.graph.inputs if name not in self.graph.initializers}
+        return {name: self.types.get(name) for name in self.graph.fed_inputs}
 
     @property
     def outputs(self) -> Mapping[str, ValueType | None]:

@@ -67,7 +67,7 @@ def count_package(
     folder: str, info: PackageInfo, files: Mapping[str, TaggedFile], at: Mapping[str, int]
 ) -> PackageCost:
     """What each file costs; an axis that only some files have is given its size in those."""
-    sizes = _add_total(at)
+    sizes = _add_window(info, _add_total(at))
     components = {name: _count_file(file, sizes) for name, file in files.items()}
     return PackageCost(folder, dict(at), components, find_cache(info, files, sizes))
 
@@ -77,6 +77,18 @@ def _add_total(at: Mapping[str, int]) -> Mapping[str, int]:
     if Axis.TOTAL in at or Axis.PAST not in at or Axis.SEQUENCE not in at:
         return at
     return {**at, Axis.TOTAL: at[Axis.PAST] + at[Axis.SEQUENCE]}
+
+
+def _add_window(info: PackageInfo, at: Mapping[str, int]) -> Mapping[str, int]:
+    """A layer with a sliding window holds what is past until the window is full, where the package says how long it is.
+
+    {"past_sequence": 4096}, a window of 512 tokens      {"past_sequence": 4096, "past_window": 511}
+    """
+    windows = {pair.window for component in info.components for pair in component.cache if pair.window}
+    # One axis has one size: with several windows, who asks has to say which one is meant.
+    if Axis.WINDOW in at or Axis.PAST not in at or len(windows) != 1:
+        return at
+    return {**at, Axis.WINDOW: min(at[Axis.PAST], *windows)}
 
 
 def _count_file(file: TaggedFile, at: Mapping[str, int]) -> Cost:

@@ -101,10 +101,8 @@ def _check_ends(opened: OpenedFiles) -> Iterator[Finding]:
         file = opened.files.get(component.name)
         if file is None:
             continue
-        # A weight with a name among the inputs is a default, and not fed.
-        inputs = tuple(name for name in file.graph.inputs if name not in file.graph.initializers)
         for what, stated, there in (
-            ("inputs", component.inputs, inputs),
+            ("inputs", component.inputs, file.graph.fed_inputs),
             ("outputs", component.outputs, file.graph.outputs),
         ):
             if stated != there:
@@ -183,7 +181,7 @@ def _check_absent(opened: OpenedFiles) -> Iterator[Finding]:
     """Modules with parameters that are in no file: those that the package lists are a warning, others an error."""
     for absent in opened.info.absent:
         message = f"{absent.class_name} with {absent.parameters} parameters is in no file: {absent.reason}"
-        yield Finding(Severity.WARNING, "module-absent", absent.path, message)
+        yield Finding(Severity.WARNING, "module-absent", absent.path or "(model)", message)
     if opened.unreadable or len(opened.records.components) < len(opened.info.components):
         return  # what is in a file without a record, nobody knows
     listed = {absent.path for absent in opened.info.absent}
@@ -195,10 +193,10 @@ def _check_absent(opened: OpenedFiles) -> Iterator[Finding]:
 
 
 def _is_listed(path: str, listed: set[str]) -> bool:
-    """Also by a module around it."""
+    """Also by a module around it; the root is listed for its own parameters alone."""
     while path and path not in listed:
         path = parent_path(path)
-    return path in listed
+    return bool(path) and path in listed
 
 
 def _recorded_reason(records: PackageProvenance, path: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from os.path import commonprefix
 
-from modelexport.errors import UnknownName, UserError
+from modelexport.errors import UnknownName, UserError, similar_names
 from modelexport.inspect.query.expression import (
     Expression,
     Glob,
@@ -39,6 +39,7 @@ from modelexport.record.provenance import EvidenceKind, NodeEntry, Provenance
 
 # Comparing a misspelt name with every tensor of a large model would take seconds.
 _MOST_COMPARED = 500
+_CORRECTIONS = 3  # of one step
 _SEPARATORS = {QueryField.MODULE: ".", QueryField.TAG: "/", QueryField.ROLE: ".", QueryField.PARAM: "."}
 
 
@@ -72,12 +73,10 @@ def _unknown(field: QueryField, glob: Glob, provenances: Iterable[Provenance]) -
 
 def _corrected(glob: Glob, names: list[str], separator: str) -> Iterator[str]:
     """The pattern with one of its steps put right, where that makes it match something."""
-    import difflib  # only needed when something is wrong, and not quick to import
-
     steps = glob.text.split(separator) if separator else []
     known = sorted({step for name in names for step in name.split(separator)}) if separator else []
     for index, step in enumerate(steps):
-        for near in difflib.get_close_matches(step, known):
+        for near in similar_names(step, known)[:_CORRECTIONS]:
             corrected = separator.join([*steps[:index], near, *steps[index + 1 :]])
             if near != step and any(map(Glob(corrected).matcher(separator), names)):
                 yield corrected

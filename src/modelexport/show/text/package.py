@@ -147,6 +147,8 @@ def package_query_table(answer: PackageAnswer) -> Iterator[RenderableType]:
     for name, component in answer.components.items():
         if component.nodes:
             yield from (_title(name), *query_table(component), Text())
+    if len(answer.components) == 1 and answer.nodes:
+        return  # the table of the only component has counted all
     total = sum(len(component.provenance.nodes) for component in answer.components.values())
     files = sum(bool(component.nodes) for component in answer.components.values())
     yield Text(

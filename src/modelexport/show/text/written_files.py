@@ -68,7 +68,7 @@ def package_export_lines(package: files.PackageExport, *, verbose: bool = False)
         yield from export_lines(replace(result, notes=()), verbose=verbose)
         notes += [note for note in result.notes if note not in notes]
     for absent in package.info.absent:
-        yield plain(f"in no file: {absent.path} ({absent.class_name}): {absent.reason}", "yellow")
+        yield plain(f"in no file: {absent.path or '(model)'} ({absent.class_name}): {absent.reason}", "yellow")
     yield from note_lines(notes)
 
 
