@@ -9,8 +9,12 @@ from typing import NamedTuple
 import pytest
 
 import modelexport as mx
+from modelexport.capture.onnxruntime.chain import FileChain
+from modelexport.errors import RuntimeFailed
 from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.graph.types import input_dims
+from modelexport.record.results.package_verification import PackageVerification
+from modelexport.record.results.verification import Verdict
 
 pytest.importorskip("onnxruntime_genai")
 
@@ -79,3 +83,41 @@ def test_a_folder_is_verified_against_itself_and_quantized(built: Built, tmp_pat
     assert mx.verify_package(built.tagged, against=built.tagged).ok
     mx.quantize(built.tagged, tmp_path / "static", static=True)
     assert read_key_dims(tmp_path / "static" / "model.onnx") == read_key_dims(built.tagged / "model.onnx")
+
+
+@pytest.fixture(scope="module")
+def verified(built: Built) -> PackageVerification:
+    return mx.verify_package(built.tagged, built.model, new_tokens=2)
+
+
+def test_a_folder_is_verified_on_sizes_that_its_operators_take(verified: PackageVerification) -> None:
+    assert verified.ok
+    assert [check.batch for check in verified.steps] == [1, 1]
+    # Every past with every query, those of several tokens behind a past in one row.
+    assert len(verified.grid) == 12
+    assert {check.batch for check in verified.grid if check.past and check.query > 1} == {1}
+    assert {check.batch for check in verified.grid if not check.past} == {1, 2, 3}
+    assert [note for note in verified.notes if "one row without padding" in note and "GroupQueryAttention" in note]
+    assert [note for note in verified.notes if note.startswith("6 sizes of the grid") and "refused" in note]
+
+
+def test_an_error_of_an_onnx_operator_is_no_refusal(built: Built) -> None:
+    package = mx.open_package(built.tagged)
+    chain = FileChain(package.info, {"decoder": package["decoder"].file})
+    text = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Non-zero status code returned while running {} node. Name:'a' "
+
+    def refuse(operator: str) -> str:
+        error = RuntimeFailed("cannot run", "")
+        error.__cause__ = ValueError(text.format(operator) + "Status Message: sizes do not fit")
+        return chain.find_refusal("decoder", error)
+
+    assert refuse("GroupQueryAttention") == "GroupQueryAttention: sizes do not fit"
+    assert refuse("MatMul") == ""
+
+
+def test_packed_weights_are_proved(verified: PackageVerification) -> None:
+    proof = verified.components["decoder"].proof
+    assert proof is not None
+    packed = [node for node in proof.nodes if len(node.claimed) == 3 and node.op_type == "MatMul"]
+    assert [node.verdict for node in packed] == [Verdict.PROVED] * 2
+    assert not [node for node in proof.nodes if node.verdict is Verdict.CONTRADICTED]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from tests.support import building  # noqa: F401 - loads the profile
 
-from modelexport.graph.sample import INF, LOOSEST, NAN, alike, distance, sample, unseen
+from modelexport.graph.sample import INF, LOOSEST, NAN, alike, distance, sample, shared_share, unseen
 
 SEEDS = st.integers(0, 10_000)
 # Sides whose products lie on both sides of the number of places that are looked at.
@@ -263,3 +263,18 @@ def test_a_mask_says_nothing_of_what_it_does_not_hide() -> None:
     for hidden in (-1e9, float(np.finfo(np.float32).min)):
         mask = np.where(np.arange(400) % 2, 0, hidden).astype(np.float32)
         assert not alike(sample(scores + mask), sample(others + mask))
+
+
+@pytest.mark.parametrize("rows", [2, 200])
+def test_columns_are_known_in_what_they_are_packed_into(rows: int) -> None:
+    random = np.random.default_rng(0)
+    parts = [random.standard_normal((rows, width)).astype(np.float32) for width in (16, 8)]
+    whole = sample(np.concatenate(parts, axis=-1))
+    assert shared_share(whole, sample(parts[0]), 0) == (True, True)
+    assert shared_share(whole, sample(parts[1]), 16) == (True, True)
+    assert shared_share(whole, sample(parts[1]), 0) == (False, False)
+
+
+def test_few_common_elements_prove_nothing() -> None:
+    whole = np.random.default_rng(0).standard_normal((4000, 24)).astype(np.float32)
+    assert shared_share(sample(whole), sample(whole[:, :16].copy()), 0) == (True, False)

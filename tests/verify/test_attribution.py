@@ -556,3 +556,15 @@ def test_floats_made_from_the_inputs_are_compute(value: np.ndarray, compute: boo
 
 def test_what_nobody_saw_is_not_counted() -> None:
     assert not judged(model(node("Sin", "x", "p"), outputs="p"), {"p": "a"}, RUN)["p"].compute
+
+
+def test_what_several_modules_made_side_by_side_is_proved_for_all_of_them() -> None:
+    """Packed weights: one product makes what several modules made, in any order."""
+    parts = {name: np.random.default_rng(seed).standard_normal((2, 12)) for seed, name in enumerate("qkv", 50)}
+    story = Story(x=X).op("a", "x", q=parts["q"]).op("b", "x", k=parts["k"]).op("c", "x", v=parts["v"])
+    story.op("d", "q k v", y=Y)
+    proto = model(node("MatMul", "x w", "h"), node("Tan", "h", "y"), weights=["w"])
+    packed = np.concatenate([parts["k"], parts["q"], parts["v"]], axis=-1)
+    assert answer(judged(proto, {"h": "a b c", "y": "d"}, story, h=packed)["h"]) == (PROVED, "", "a b c")
+    assert judged(proto, {"h": "a b", "y": "d"}, story, h=packed)["h"].verdict is CONTRADICTED
+    assert judged(proto, {"h": "a b c", "y": "d"}, story, h=packed + 1)["h"].verdict is CONTRADICTED

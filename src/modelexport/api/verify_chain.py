@@ -10,7 +10,7 @@ The model runs `generate` once, and its calls are what the files are run on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,6 @@ import numpy as np
 from modelexport.api.chain_feeders import ChainFeeders
 from modelexport.api.environment import Clock
 from modelexport.api.options import ChainOptions, VerifyOptions
-from modelexport.api.package import Package
 from modelexport.api.step_comparison import ComparedFile, StepComparer
 from modelexport.errors import InputError, RuntimeFailed
 from modelexport.record.results.package_verification import StepCheck, TokenCheck
@@ -50,7 +49,7 @@ class ChainChecks:
 
 
 def verify_chain(
-    package: Package,
+    files: FileChain,
     components: Components,
     compared: Mapping[str, ComparedFile],
     options: VerifyOptions,
@@ -60,14 +59,12 @@ def verify_chain(
     from modelexport.capture.generation.multimodal import record_as_taken
     from modelexport.capture.generation.replay import find_window, keep_text, limit_size
     from modelexport.capture.isolation import isolate_model, quiet
-    from modelexport.capture.onnxruntime.chain import FileChain
 
     model, prompt = components.module, components.inputs
     context = _context(model)
     _ensure_context(model, prompt, chain.new_tokens)
-    files = FileChain(package.info, {name: component.file for name, component in package.components.items()})
     comparer = StepComparer(model, compared, options.tolerance)
-    walk = _ChainWalk(files, comparer, compared, ChainFeeders(model, package.info, compared, prompt))
+    walk = _ChainWalk(files, comparer, compared, ChainFeeders(model, files.info, compared, prompt))
     later = compared[files.later].entry
     sizes, left_out = _grid_sizes(find_window(later), context) if chain.grid else ([], [])
     sizes = [limit_size(later, size) for size in sizes]
@@ -79,13 +76,14 @@ def verify_chain(
             tokens = _check_tokens(model, prompt, run, walk.logits, chain.new_tokens)
         with clock.step("grid"):
             grid = tuple(walk.grid(model, keep_text(model, prompt, run), sizes))
-    return ChainChecks(steps, grid, tokens, tuple(_tell_left_out(left_out, context)))
+    return ChainChecks(steps, grid, tokens, (*_tell_left_out(left_out, context), *_tell_refused(walk.refused)))
 
 
 class _ChainWalk:
     """Runs of the files of a package beside calls of the model.
 
-    logits  of the files, step by step, as far as the chain went
+    logits   of the files, step by step, as far as the chain went
+    refused  sizes of the grid that operators of the runtime do not take, by what these say
     """
 
     def __init__(
@@ -96,6 +94,7 @@ class _ChainWalk:
         feeders: ChainFeeders,
     ) -> None:
         self.logits: list[np.ndarray] = []
+        self.refused: dict[str, list[StepSize]] = {}
         self._files, self._comparer, self._compared, self._feeders = files, comparer, compared, feeders
 
     def steps(self, run: Generation, count: int) -> Iterator[StepCheck]:
@@ -139,23 +138,36 @@ class _ChainWalk:
     def grid(
         self, model: torch.nn.Module, prompt: Mapping[str, torch.Tensor], sizes: Sequence[StepSize]
     ) -> Iterator[StepCheck]:
-        from modelexport.capture.arguments import to_array
-        from modelexport.capture.generation.replay import read_sized_step
-        from modelexport.capture.onnxruntime.chain import ChainRun
+        from modelexport.capture.generation.replay import read_sized_step, take_last_row
 
         first, later = (self._compared[name].entry for name in (self._files.first, self._files.later))
         for size in sizes:
             entry, calls = read_sized_step(model, prompt, (first, later), size)
             for call in calls:
-                feed = {name: to_array(tensor) for name, tensor in call.inputs.items()}
-                padding = size.padding if call.mask is not None and not bool(call.mask.all()) else ""
-                try:
-                    outputs = self._files.run_file(entry.name, feed)
-                except RuntimeFailed as error:
-                    yield self._comparer.fail(0, entry.name, call, error, padding)
+                check = self._check_size(entry, call, size)
+                if check is None and size.batch > 1:  # as many tokens may be taken in one row
+                    check = self._check_size(entry, take_last_row(entry, call), replace(size, batch=1))
+                if check is not None:
+                    yield check
+                if check is None or not check.outputs:
                     break
-                run = ChainRun(entry.name, feed, outputs, {})
-                yield self._comparer.compare(0, run, call, padding=padding)
+
+    def _check_size(self, entry: EntryPoint, call: EntryCall, size: StepSize) -> StepCheck | None:
+        """One step of the grid; None if an operator of the runtime does not take it."""
+        from modelexport.capture.arguments import to_array
+        from modelexport.capture.onnxruntime.chain import ChainRun
+
+        feed = {name: to_array(tensor) for name, tensor in call.inputs.items()}
+        padding = size.padding if call.mask is not None and not bool(call.mask.all()) else ""
+        try:
+            outputs = self._files.run_file(entry.name, feed)
+        except RuntimeFailed as error:
+            refusal = self._files.find_refusal(entry.name, error)
+            if not refusal:
+                return self._comparer.fail(0, entry.name, call, error, padding)
+            self.refused.setdefault(refusal, []).append(size)
+            return None
+        return self._comparer.compare(0, ChainRun(entry.name, feed, outputs, {}), call, padding=padding)
 
 
 def _grid_sizes(window: int, context: int | None) -> tuple[list[StepSize], list[StepSize]]:
@@ -176,6 +188,12 @@ def _tell_left_out(sizes: Sequence[StepSize], context: int | None) -> Iterator[s
     if sizes:
         listed = ", ".join(f"{size.past} + {size.query}" for size in sizes)
         yield f"{len(sizes)} sizes of the grid (past + query: {listed}) are more than the model's context of {context}"
+
+
+def _tell_refused(refused: Mapping[str, Sequence[StepSize]]) -> Iterator[str]:
+    for reason, sizes in refused.items():
+        listed = ", ".join(f"{size.batch} x ({size.past} + {size.query})" for size in sizes)
+        yield f"{len(sizes)} sizes of the grid (batch x (past + query): {listed}) are refused by ONNX Runtime: {reason}"
 
 
 def _check_tokens(

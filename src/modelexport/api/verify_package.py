@@ -9,7 +9,7 @@ from; the chain is in `verify_chain.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from modelexport.api.step_comparison import ComparedFile
 from modelexport.api.verify_chain import verify_chain
 from modelexport.api.verify_file import verify_against_file
 from modelexport.api.verify_model import overlap_notes, verify_against_model
-from modelexport.errors import ModelMismatch, UserError, some_of
+from modelexport.errors import InputError, ModelMismatch, RuntimeFailed, UserError, some_of
 from modelexport.inspect.package.pairs import find_joint_differences, find_other_connections
 from modelexport.record.model_source import ModelSource
 from modelexport.record.package import ComponentInfo
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from modelexport.capture.entry_point import EntryPoint
     from modelexport.capture.generation.prepare import Components
+    from modelexport.capture.onnxruntime.chain import FileChain
     from modelexport.record.configuration import ModelConfiguration
 
 _MERGED = "decoder_merged"  # one decoder for all steps of an encoder-decoder
@@ -132,6 +133,7 @@ def _verify_against_model(
 ) -> PackageVerification:
     need_torch("running a model")
     from modelexport.capture.generation.prepare import prepare_components
+    from modelexport.capture.onnxruntime.chain import FileChain
 
     for component in package.components.values():
         ensure_record(component.file)
@@ -147,10 +149,15 @@ def _verify_against_model(
     source = fit_dtype(first.file, options.source)
     components = prepare_components(source, clock.step, refuse, merged=_MERGED in package)
     compared = pair_components(package, components)
+    files = None
+    if any(component.info.cache for component in package.components.values()):
+        files = FileChain(package.info, {name: component.file for name, component in package.components.items()})
+        with clock.step("inputs"):
+            components, compared = fit_samples(files, components, compared)
     alone = {name: _verify_entry(components, item, options, clock) for name, item in compared.items() if chain.alone}
     verification = PackageVerification(str(package.folder), components.source, alone, notes=components.notes)
-    if any(component.info.cache for component in package.components.values()):
-        checks = verify_chain(package, components, compared, options, chain, clock)
+    if files is not None:
+        checks = verify_chain(files, components, compared, options, chain, clock)
         notes = (*verification.notes, *checks.notes)
         verification = replace(verification, steps=checks.steps, grid=checks.grid, tokens=checks.tokens, notes=notes)
     return replace(verification, seconds=clock.seconds)
@@ -178,6 +185,47 @@ def pair_components(package: Package, components: Components) -> dict[str, Compa
             )
         pairs[name] = ComparedFile(name, item.file, replace(entry, name=name))
     return pairs
+
+
+def fit_samples(
+    files: FileChain, components: Components, compared: Mapping[str, ComparedFile]
+) -> tuple[Components, dict[str, ComparedFile]]:
+    """Entry points on samples that the runtime takes, and the prompt with as many rows; a note says which are others.
+
+    GroupQueryAttention refuses 2 rows of 3 tokens behind a past     one row without padding, as the file is meant for
+    """
+    fitted = dict(compared)
+    for name, item in compared.items():
+        refusal = _find_refusal(files, item)
+        if not refusal:
+            continue
+        from modelexport.capture.generation.file_entry import cut_samples, find_unpadded_row
+
+        cut = (replace(item, entry=entry) for entry in cut_samples(item.entry, {}))
+        runnable = next((other for other in cut if not _find_refusal(files, other)), None)
+        if runnable is None:
+            continue  # the error of the run says why
+        row = find_unpadded_row(item.entry)
+        prompt = {key: tensor[row : row + 1] for key, tensor in components.inputs.items()}
+        fitted[name] = replace(runnable, entry=replace(runnable.entry, prompt=prompt))
+        note = f"{name} is compared on one row without padding, because ONNX Runtime refuses more: {refusal}"
+        components = replace(components, inputs=prompt, notes=(*components.notes, note))
+    return components, fitted
+
+
+def _find_refusal(files: FileChain, item: ComparedFile) -> str:
+    """What an operator of the runtime says to the sample of an entry point; empty if it runs, or fails otherwise."""
+    from modelexport.capture.arguments import to_array
+    from modelexport.capture.onnxruntime.session import bind_inputs
+
+    arrays = {name: to_array(tensor) for name, tensor in item.entry.inputs.items()}
+    try:
+        files.run_file(item.name, bind_inputs(item.file.proto, arrays))
+    except InputError:
+        return ""
+    except RuntimeFailed as error:
+        return files.find_refusal(item.name, error)
+    return ""
 
 
 def _find_by_inputs(component: ComponentInfo, entries: Sequence[EntryPoint]) -> EntryPoint | None:

@@ -55,6 +55,11 @@ class Sample:
         return math.prod(self.shape)
 
     @property
+    def places(self) -> np.ndarray:
+        """Indices of `values` in the flattened tensor."""
+        return np.arange(self.size) if self.size <= _ELEMENTS else _element_indices(self.size)
+
+    @property
     def is_coarse(self) -> bool:
         """Whether it is of a type with few bits, or was made from one."""
         return self.grain > _SINGLE
@@ -96,6 +101,24 @@ def distance(a: Sample, b: Sample) -> float:
 def alike(a: Sample, b: Sample) -> bool:
     """Whether two tensors hold the same, whatever their shapes."""
     return distance(a, b) <= max(a.grain, b.grain)
+
+
+def shared_share(whole: Sample, part: Sample, offset: int) -> tuple[bool, bool]:
+    """Whether a tensor may be the columns of another from `offset` on, and whether that is certain.
+
+    (2, 3) [[1, 2, 3], [4, 5, 6]], part (2, 2) [[2, 3], [5, 6]], offset 1      yes, if there were more numbers
+
+    Elements are compared that both samples kept; of large tensors these may be few, and prove nothing.
+    """
+    width = part.shape[-1]
+    rows, columns = np.divmod(whole.places, whole.shape[-1])
+    inside = (columns >= offset) & (columns < offset + width)
+    places = rows[inside] * width + columns[inside] - offset
+    _, kept, kept_of_part = np.intersect1d(places, part.places, return_indices=True)
+    got, wanted = whole.values[inside][kept], part.values[kept_of_part]
+    scale = max(float(np.linalg.norm(got)), float(np.linalg.norm(wanted)))
+    is_same = float(np.linalg.norm(got - wanted)) <= max(whole.grain, part.grain) * scale
+    return is_same, is_same and has_distinct(got, _DISTINCTIVE)
 
 
 def _pick_elements(array: np.ndarray) -> np.ndarray:

@@ -175,6 +175,11 @@ class AttributionProver:
         inside = self._is_inside(node, owners, evidence.issuers)
         if inside or owners & evidence.issuers:
             return (Verdict.PROVED, "", evidence.issuers) if inside else self._judge_proved(node, owners, evidence)
+        packed = self._judge_packed(node, owners, evidence)
+        return packed or self._judge_strangers(node, owners, evidence)
+
+    def _judge_strangers(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
+        """A node none of whose owners issued its value."""
         if self._is_hooks_work(owners, evidence.issuers):
             return Verdict.NOT_PROVABLE, "a hook did it: it is its module's work, and its caller's", evidence.issuers
         if evidence.new and evidence.makers:
@@ -182,6 +187,21 @@ class AttributionProver:
                 return Verdict.NOT_PROVABLE, "hands on what another module made", evidence.makers
             return Verdict.CONTRADICTED, "another module issued its value", evidence.makers
         return self._judge_by_neighbours(node, owners, evidence)
+
+    def _judge_packed(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement | None:
+        """A node whose value is what its owners made, side by side; None for others."""
+        if len(owners) < 2 or evidence.silence or evidence.issuers:
+            return None
+        for made in self._samples_of(node.outputs):
+            parts, is_certain = self._sources.find_parts(made, owners)
+            if parts:
+                few = (
+                    Verdict.NOT_PROVABLE,
+                    "what its modules made, side by side, of which too few numbers were kept",
+                    parts,
+                )
+                return (Verdict.PROVED, "", parts) if is_certain else few
+        return None
 
     def _is_inside(self, node: Node, owners: Frontier, issuers: Frontier) -> bool:
         """Whether a call of a function makes what was issued while its module ran: it does all of the module's work."""

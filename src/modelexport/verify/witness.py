@@ -15,9 +15,10 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from modelexport.graph.algorithms import backward_slice
-from modelexport.graph.sample import Sample, alike, distance
+from modelexport.graph.algorithms import backward_slice, group_by_key
+from modelexport.graph.sample import Sample, alike, distance, shared_share
 from modelexport.graph.tensor_content import NearIndex
+from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.signals import EagerRun, IssuedOp
 
 # Of several that are alike, those that are nearly as close as the closest are not told apart by it.
@@ -86,6 +87,42 @@ class OperatorSources:
 
     def numbers_like(self, sample: Sample) -> tuple[int, ...]:
         return self._index.alike(sample)
+
+    def find_parts(self, whole: Sample, calls: Iterable[ModuleCall]) -> tuple[frozenset[ModuleCall], bool]:
+        """The calls, if a value is what each of them made, side by side in its last axis; and whether that is certain.
+
+        q (2, 8), k (2, 4), v (2, 4)     qkv (2, 16): one product with packed weights
+        """
+        if not whole.shape or whole.kind != "float":
+            return frozenset(), False
+        rows = whole.size // max(whole.shape[-1], 1)
+        parts = {call: self._made_in_rows(call, rows) for call in calls}
+        is_certain = self._place_parts(whole, parts, 0)
+        return (frozenset(), False) if is_certain is None else (frozenset(parts), is_certain)
+
+    def _made_in_rows(self, call: ModuleCall, rows: int) -> list[Sample]:
+        """What a call made new in so many rows, the last one first."""
+        made = (self._samples[value.number] for value in reversed(self._by_call.get(call, ())))
+        return [sample for sample in made if sample.kind == "float" and sample.size == rows * (0, *sample.shape)[-1]]
+
+    def _place_parts(self, whole: Sample, parts: Mapping[ModuleCall, list[Sample]], offset: int) -> bool | None:
+        """Whether it is certain that parts fill the last axis from `offset` on, in any order; None if they do not."""
+        if not parts:
+            return True if offset == whole.shape[-1] else None
+        for call, samples in parts.items():
+            rest = {other: made for other, made in parts.items() if other != call}
+            for part in samples:
+                end = offset + part.shape[-1]
+                is_same, is_certain = shared_share(whole, part, offset) if end <= whole.shape[-1] else (False, False)
+                behind = self._place_parts(whole, rest, end) if is_same else None
+                if behind is not None:
+                    return is_certain and behind
+        return None
+
+    @cached_property
+    def _by_call(self) -> dict[ModuleCall, tuple[IssuedValue, ...]]:
+        computed = (value for value in self.issued.values() if value.new and value.number in self._run.computed)
+        return group_by_key((value.op.call, value) for value in computed)
 
     @property
     def hooked(self) -> frozenset[str]:

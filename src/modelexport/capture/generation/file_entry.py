@@ -112,7 +112,7 @@ class _EntryFinder:
         for entry, forgets in self._fitting_entries():
             for pairs in pair_inputs(proto, entry):
                 fixed = _fixed_sizes(proto, entry, pairs)
-                for cut in _cut_samples(entry, fixed):
+                for cut in cut_samples(entry, fixed):
                     yield _rename_inputs(proto, cut, pairs, FittedStep(entry.forward, pairs, forgets=forgets))
 
     def _fitting_entries(self) -> Iterator[tuple[EntryPoint, bool]]:
@@ -380,15 +380,15 @@ def _lengthen_prompt(inputs: Tensors, count: int) -> dict[str, torch.Tensor]:
     }
 
 
-def _cut_samples(entry: EntryPoint, fixed: Mapping[str, int]) -> Iterator[EntryPoint]:
+def cut_samples(entry: EntryPoint, fixed: Mapping[str, int]) -> Iterator[EntryPoint]:
     """The entry point on its sample, on a row of it without padding, and on one token, in the sizes of the file."""
-    row, rows = _unpadded_row(entry), range(_sizes(entry).get(BATCH, 1))
+    row, rows = find_unpadded_row(entry), range(_sizes(entry).get(BATCH, 1))
     for repeated, tokens in (([*rows], None), ([row], None), ([row], 1)):
         batch = [repeated[index % len(repeated)] for index in range(fixed.get(BATCH, len(repeated)))]
         yield _cut(entry, batch, fixed.get(SEQUENCE, tokens))
 
 
-def _unpadded_row(entry: EntryPoint) -> int:
+def find_unpadded_row(entry: EntryPoint) -> int:
     mask = entry.inputs.get(MASK)
     return 0 if mask is None else int(mask.reshape(len(mask), -1).sum(dim=1).argmax())
 

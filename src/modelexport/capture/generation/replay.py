@@ -91,6 +91,16 @@ def read_sized_step(
     return entry, _as_calls(entry, capture.merged, past, query)
 
 
+def take_last_row(entry: EntryPoint, call: EntryCall) -> EntryCall:
+    """The call with one row of its batch: the last, which has no padding."""
+    inputs = dict(call.inputs)
+    for name, axes in entry.axes.items():
+        batch = next((axis for axis, label in axes.items() if label == BATCH), None)
+        if name in inputs and batch is not None:
+            inputs[name] = inputs[name].narrow(batch, inputs[name].shape[batch] - 1, 1)
+    return EntryCall(inputs, call.past, call.query, None if call.mask is None else call.mask[-1:])
+
+
 def resize_inputs(inputs: Mapping[str, torch.Tensor], size: StepSize, length: int | None) -> Tensors:
     """Inputs of `generate` for another batch; with so many tokens, where the prompt is tokens alone."""
     tokens = inputs.get("input_ids")

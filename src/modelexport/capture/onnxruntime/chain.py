@@ -10,6 +10,7 @@ along the axes that no other input has, and what the cache pair says (zeros) whe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +21,13 @@ import onnx
 from modelexport.capture.onnxruntime.session import bind_inputs, open_session, required_inputs
 from modelexport.errors import InputError, RuntimeFailed, UserError
 from modelexport.graph.file.tagged_file import TaggedFile
+from modelexport.graph.protos import ONNX_DOMAINS
 from modelexport.graph.types import input_dims
 from modelexport.record.package import ComponentInfo, PackageInfo
 
 MASK = "attention_mask"
+# How ONNX Runtime says that a kernel does not take its inputs.
+_REFUSED = re.compile(r"INVALID_ARGUMENT.* running (?P<operator>\w+) node\..*Status Message: (?P<reason>.*)")
 # By component, what it is given from outside.
 Given = Mapping[str, Mapping[str, np.ndarray]]
 
@@ -45,11 +49,12 @@ class FileChain:
     """The state of a package that generates.
 
     first  name of the component that the first step runs; later ones run `later`
+    info   what the package says of its files
     """
 
     def __init__(self, info: PackageInfo, files: Mapping[str, TaggedFile]) -> None:
         self._files = files
-        self._info = info
+        self.info = info
         self._components = {component.name: component for component in info.components}
         self.first, self.later = find_decoders(info)
         self._sessions: dict[str, Any] = {}
@@ -71,7 +76,7 @@ class FileChain:
 
     def run_feeders(self, given: Given) -> tuple[ChainRun, ...]:
         """Files that feed the decoder of the next step, and those whose outputs a consumer itself hands on."""
-        decoders, sources = {self.first, self.later}, {link.source for link in self._info.links}
+        decoders, sources = {self.first, self.later}, {link.source for link in self.info.links}
         loose = [name for name in self._components if name not in sources | decoders and given.get(name)]
         feeders = dict.fromkeys((*loose, *self._feeders(self.next_component, given)))
         return tuple(self._run(feeder, given) for feeder in feeders)
@@ -86,7 +91,7 @@ class FileChain:
         self._made[component, output] = array
 
     def _feeders(self, target: str, given: Given) -> Iterator[str]:
-        sources = dict.fromkeys(link.source for link in self._info.links if link.target == target)
+        sources = dict.fromkeys(link.source for link in self.info.links if link.target == target)
         for source in sources:
             if source not in (self.first, self.later) and given.get(source):
                 yield from self._feeders(source, given)
@@ -130,10 +135,23 @@ class FileChain:
     def _find_made(self, target: str) -> dict[str, tuple[str, str]]:
         """Outputs that feed inputs of a component; of several, the one that was made last."""
         inputs: dict[tuple[str, str], list[str]] = {}
-        for link in self._info.links:
+        for link in self.info.links:
             if link.target == target:
                 inputs.setdefault((link.source, link.output), []).append(link.input)
         return {name: made for made in self._made for name in inputs.get(made, ())}
+
+    def find_refusal(self, name: str, error: RuntimeFailed) -> str:
+        """What an operator of ONNX Runtime's own says to inputs that it does not take; empty for other errors.
+
+        Such operators have limits that no file can state: GroupQueryAttention takes one row of several tokens behind a
+        past. ONNX's own operators have none, so that an error of theirs is one of the file.
+        """
+        said = _REFUSED.search(str(error.__cause__))
+        if said is None:
+            return ""
+        nodes = self._files[name].graph.nodes
+        is_own = any(node.op_type == said["operator"] and node.domain not in ONNX_DOMAINS for node in nodes)
+        return f"{said['operator']}: {said['reason'].strip()}" if is_own else ""
 
     def run_file(self, name: str, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """One file on these inputs, as ONNX Runtime optimizes it."""
