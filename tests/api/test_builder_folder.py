@@ -121,3 +121,10 @@ def test_packed_weights_are_proved(verified: PackageVerification) -> None:
     packed = [node for node in proof.nodes if len(node.claimed) == 3 and node.op_type == "MatMul"]
     assert [node.verdict for node in packed] == [Verdict.PROVED] * 2
     assert not [node for node in proof.nodes if node.verdict is Verdict.CONTRADICTED]
+
+
+def test_a_folder_is_valid(built: Built) -> None:
+    """The builder states the constants of a mask as scalars, and they are rows: a remark, and no error."""
+    report = mx.validate(built.tagged / "model.onnx")
+    assert report.ok
+    assert [finding.code for finding in report.findings] == ["stated-type"]

@@ -87,3 +87,33 @@ def test_errors_are_found_without_the_weights(message: str) -> None:
     assert found is not None
     assert message in found.lower() or message in found
     assert found == found.strip()
+
+
+def normed_model(operator: str) -> onnx.ModelProto:
+    nodes = [helper.make_node(operator, ["x", "scale"], ["y"])]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in "xy"]
+    scale = numpy_helper.from_array(np.ones(4, np.float32), "scale")
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [scale])
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
+
+
+def test_operators_that_onnx_runtime_has_in_onnx_s_domain_are_fine() -> None:
+    """onnxruntime-genai's builder writes them so."""
+    assert check_graph(parse_model(normed_model("SimplifiedLayerNormalization").SerializeToString())) is None
+
+
+def test_what_the_checker_says_is_one_line() -> None:
+    problem = check_graph(parse_model(normed_model("Unheard").SerializeToString()))
+    assert problem is not None
+    assert problem.startswith("No Op registered for Unheard")
+    assert "\n" not in problem
+    assert "==>" not in problem
+
+
+def test_types_that_are_stated_beside_may_be_left_out() -> None:
+    proto = matmul_model()
+    proto.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.FLOAT, [3]))
+    model = parse_model(proto.SerializeToString())
+    assert "differ in rank" in str(check_graph(model))
+    assert check_graph(model, stated=False) is None
+    assert [value.name for value in model.proto.graph.value_info] == ["h"]
