@@ -10,9 +10,10 @@ import pytest
 
 import modelexport as mx
 from modelexport.capture.onnxruntime.chain import FileChain
-from modelexport.errors import RuntimeFailed
+from modelexport.errors import RuntimeFailed, UserError
 from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.graph.types import input_dims
+from modelexport.inspect.package.cache_bytes import find_cache
 from modelexport.record.results.package_verification import PackageVerification
 from modelexport.record.results.verification import Verdict
 
@@ -128,3 +129,23 @@ def test_a_folder_is_valid(built: Built) -> None:
     report = mx.validate(built.tagged / "model.onnx")
     assert report.ok
     assert [finding.code for finding in report.findings] == ["stated-type"]
+
+
+def test_a_calibration_that_fails_says_so_once(built: Built, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """ONNX Runtime writes errors of kernels to the terminal, past Python, before it raises them."""
+    shapes = ["input_ids=2x8", "attention_mask=2x24"]
+    with pytest.raises(UserError, match="GroupQueryAttention"):
+        mx.quantize(built.tagged / "model.onnx", tmp_path / "static.onnx", static=True, input=shapes)
+    assert capfd.readouterr().err == ""
+
+
+def test_fused_nodes_have_a_layer_and_keep_their_states(built: Built) -> None:
+    package = mx.open_package(built.tagged)
+    entries = list(package["decoder"].provenance.nodes.values())
+    attentions = [entry.attribution for entry in entries if entry.op_type == "GroupQueryAttention"]
+    assert [answer.layer_id for answer in attentions] == [0, 1]
+    packed = [entry for entry in entries if entry.attribution.role == "attention.qkv"]
+    assert [entry.attribution.layer_id for entry in packed] == [0, 1]
+    cache = find_cache(package.info, {"decoder": package["decoder"].file})
+    assert {state.module for state in cache} == {f"model.layers.{layer}.self_attn" for layer in range(2)}
+    assert {(state.shape or ())[3] for state in cache} == {16}

@@ -103,6 +103,17 @@ def test_one_node_that_is_all_of_it(op_type: str, domain: str) -> None:
     assert crossed == {key: f"cross_{role}" for key, role in {**PROJECTIONS, "c": "attention"}.items()}
 
 
+def test_what_an_attention_leaves_out_is_packed_into_what_it_is_given() -> None:
+    packed = node("MatMul", "x w", "qkv")
+    fused = node("GroupQueryAttention", "qkv", "c", domain="com.microsoft")
+    expected = {"qkv": "attention.qkv", "c": "attention", "y": "attention.output"}
+    assert find(packed, fused, OUTPUT, weights=["w", "wo"]) == expected
+    pair = [node("MatMul", "x wq", "q"), node("MatMul", "x w", "kv")]
+    fused = node("MultiHeadAttention", "q kv", "c", domain="com.microsoft")
+    roles = find(*pair, fused, OUTPUT, weights=["wq", "w", "wo"])
+    assert (roles["q"], roles["kv"]) == ("attention.query", "attention.kv")
+
+
 def test_one_node_that_projects_itself() -> None:
     fused = node("Attention", "x w b", "c", domain="com.microsoft")
     assert find(fused, OUTPUT, weights=["w", "b", "wo"]) == {"c": "attention", "y": "attention.output"}

@@ -80,3 +80,15 @@ def test_what_several_layers_share_is_in_none() -> None:
     layers = Layers(net)
     assert layers.number_of(attribution(net, "h.0", "h.1")) is None
     assert layers.number_of(attribution(net)) is None
+
+
+def test_of_several_owners_those_in_a_layer_decide() -> None:
+    """A fused node may do the work of one layer and of a module that all layers use."""
+    net = tree(
+        {"": "Net", "rotary": "Rotary", "h": "ModuleList", **blocks("h", "0", "1")},
+        *("", "rotary", "h.0", "h.0.fc", "h.1", "h.1.fc"),
+    )
+    layers = Layers(net)
+    assert layers.number_of(attribution(net, "h.1.fc", "rotary")) == 1
+    assert layers.number_of(attribution(net, "h.0.fc", "h.1.fc")) is None
+    assert layers.number_of(attribution(net, "rotary")) is None

@@ -50,8 +50,18 @@ class Layers:
         return None if block is None else self._numbers[block]
 
     def block(self, attribution: Attribution) -> ModuleCall | None:
-        """The outermost repeated block that something is part of."""
-        call = attribution.ancestor
+        """The outermost repeated block that something is part of; of several owners, the block of those in any.
+
+        layers.0.self_attn + rotary_emb     layers.0
+        layers.0.mlp + layers.1.norm        none
+        """
+        whole = self._block_around(attribution.ancestor)
+        if whole is not None:
+            return whole
+        blocks = {block for owner in attribution.owners if (block := self._block_around(owner)) is not None}
+        return blocks.pop() if len(blocks) == 1 else None
+
+    def _block_around(self, call: ModuleCall | None) -> ModuleCall | None:
         if call is None:
             return None
         if call not in self._blocks:

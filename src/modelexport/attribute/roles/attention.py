@@ -113,6 +113,11 @@ def _find_fused(flow: RoleFlow) -> Iterator[Attention]:
             continue
         projects = (node.domain, node.op_type) in ATTENTIONS_THAT_PROJECT
         query, key, value = (*(node.inputs[:1] if projects else node.inputs[:3]), "", "", "")[:3]
+        if not projects:
+            # What is left out is packed into the one before: query, key and value in one, or key and value.
+            # https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md (GroupQueryAttention)
+            key = key or query
+            value = value or key
         kind = CROSS if key and _stream(flow, query) != _stream(flow, key) else SELF
         yield Attention(kind, node, query, key, value)
 

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from modelexport.graph.file.tagged_file import TaggedFile
-from modelexport.graph.types import Dims, type_name
+from modelexport.graph.types import Dims, dims_of, type_name
 from modelexport.inspect.cost.propagation import bytes_of
 from modelexport.inspect.cost.values import Axes
 from modelexport.record.package import ComponentInfo, PackageInfo
 from modelexport.record.polynomial import Polynomial, sizes_sum
+from modelexport.record.provenance import Attribution
 
 
 @dataclass(frozen=True)
@@ -58,21 +59,38 @@ def find_cache(
 
 
 def _find_tensors(component: ComponentInfo, file: TaggedFile, at: Mapping[str, int]) -> Iterator[CacheTensor]:
-    shapes = Axes(file.proto.graph.input, at).inputs
+    inputs = {value.name: value for value in file.sized_proto.graph.input}
+    shapes = Axes(file.sized_proto.graph.input, at).inputs
+    # `past` goes into a Concat that may be fused away; the node that makes `present` is in every file.
+    makers = {pair.present: file.graph.producers.get(pair.present) for pair in component.cache}
+    answers = {present: file.provenance.recorded(maker.key) for present, maker in makers.items() if maker is not None}
     for pair in component.cache:
-        # `past` goes into a Concat that may be fused away; the node that makes `present` is in every file.
-        maker = file.graph.producers.get(pair.present)
-        ancestor = None if maker is None else file.provenance.recorded(maker.key).ancestor
         dtype = file.types.dtype(pair.past)
+        stated = None if pair.past not in inputs else dims_of(inputs[pair.past].type)
         yield CacheTensor(
             component.name,
             pair.past,
             pair.present,
-            None if ancestor is None else ancestor.path,
+            _find_keeper(pair.present, answers),
             type_name(dtype),
-            file.types.dims(pair.past),
+            stated or file.types.dims(pair.past),
             bytes_of(dtype, shapes.get(pair.past)),
         )
+
+
+def _find_keeper(present: str, answers: Mapping[str, Attribution]) -> str | None:
+    """The module whose state it is. Owners of all states of a file have a part in them, and keep none.
+
+    present.0.key  layers.0.self_attn + rotary_emb     layers.0.self_attn
+    present.1.key  layers.1.self_attn + rotary_emb     layers.1.self_attn
+    """
+    if present not in answers:
+        return None
+    answer, groups = answers[present], {frozenset(item.owners) for item in answers.values()}
+    shared = frozenset.intersection(*groups) if len(groups) > 1 else frozenset()
+    own = [owner for owner in answer.owners if owner not in shared]
+    keeper = own[0] if len(own) == 1 else answer.ancestor
+    return None if keeper is None else keeper.path
 
 
 def sum_by_module(tensors: Iterable[CacheTensor]) -> tuple[ModuleCache, ...]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,8 @@ from modelexport.transform.tools.tool import (
 if TYPE_CHECKING:
     from modelexport.graph.file.reading import ModelFile
 
+# Severities of ONNX Runtime's log.
+_WARNING, _FATAL = 2, 4
 # Weights that share a scale. A power of two; small models have short rows.
 _BLOCK = 16
 BLOCKS = (16, 32, 64, 128, 256)
@@ -205,12 +208,29 @@ def _static(settings: Quantization, job: Job) -> None:
     form = quantization.QuantFormat[FORMS[settings.form]]
     with copy_model(job.source, job.target.parent, store_constants) as source:
         more |= _shared_options(settings, source)
-        quantization.quantize_static(source, job.target, _CalibrationFeeds(job.feeds), quant_format=form, **more)
+        with _quiet_sessions():
+            quantization.quantize_static(source, job.target, _CalibrationFeeds(job.feeds), quant_format=form, **more)
         if settings.exclude:
             quantized = read_whole(job.target)
             in_integers = _operators_of_form("qoperator")  # those with a kernel for integers, whatever the form
             if keep_nodes_float(quantized, read_whole(source), frozenset(settings.exclude), in_integers):
                 write_whole(quantized, job.target, spread=is_spread(source))
+
+
+@contextmanager
+def _quiet_sessions() -> Iterator[None]:
+    """Sessions that the calibration opens write nothing past Python: what they say comes as an exception.
+
+    https://onnxruntime.ai/docs/api/python/api_summary.html (set_default_logger_severity)
+    """
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(_FATAL)
+    try:
+        yield
+    finally:
+        # What it was before cannot be asked for; this is ONNX Runtime's own choice.
+        onnxruntime.set_default_logger_severity(_WARNING)
 
 
 def _shared_options(settings: Quantization, source: Path) -> dict[str, Any]:
