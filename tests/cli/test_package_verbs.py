@@ -117,7 +117,45 @@ def test_findings_exit_with_one(package_path: Path, capsys: Captured) -> None:
     (package_path / "config.json").write_text("[]\n")
     assert run("validate", package_path) == 1
     assert "file-changed config.json" in capsys.readouterr().out
-    assert run("validate", package_path, "--repair") == 1  # of what is not the file of the package, nothing is repaired
+
+
+@pytest.mark.parametrize("text", ["[]\n", '{"temperature": 0.7, "max_length": 4096}'], ids=["as long", "longer"])
+def test_a_configuration_that_was_edited_does_not_lock_the_package(
+    text: str, package_path: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    (package_path / "config.json").write_text(text)
+    for verb in ("analyze", "query", "cost"):
+        assert run(verb, package_path, *READING[verb]) == 0
+    assert run("strip", package_path, "-o", tmp_path / "plain") == 0
+    assert (tmp_path / "plain" / "config.json").read_text() == text
+    capsys.readouterr()
+    assert run("validate", package_path) == 1
+    assert "file-changed config.json: it was edited" in capsys.readouterr().out
+    assert run("validate", package_path, "--repair", "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["renewed"] == ["config.json"]
+    assert run("validate", package_path) == 0
+    assert (package_path / "config.json").read_text() == text
+
+
+def test_a_configuration_that_is_missing_is_found_and_cannot_be_copied(
+    package_path: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    (package_path / "config.json").unlink()
+    assert run("analyze", package_path) == 0
+    capsys.readouterr()
+    assert run("validate", package_path, "--repair") == 1
+    assert "file-missing config.json" in capsys.readouterr().out
+    assert run("strip", package_path, "-o", tmp_path / "plain") == 2
+    assert "has no config.json" in capsys.readouterr().err
+    assert not (tmp_path / "plain").exists()
+
+
+def test_repair_does_not_accept_another_model(package_path: Path) -> None:
+    path = package_path / "decoder_model.onnx"
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    (package_path / "config.json").write_text("[]\n")
+    assert run("validate", package_path, "--repair") == 2
+    assert run("validate", package_path) == 1
 
 
 def test_keys_of_a_package_are_repaired(package_path: Path, tmp_path: Path, capsys: Captured) -> None:

@@ -62,7 +62,7 @@ class Component:
 
 @dataclass(frozen=True, eq=False)
 class Package:
-    """A folder with `modelexport.json` whose files are there in their recorded sizes.
+    """A folder with `modelexport.json` whose models, weights and records are there in their recorded sizes.
 
     exported  by component: what its export had to say; empty for a package that was opened
     """
@@ -119,9 +119,10 @@ def not_a_package(file: str | Path | Package, component: str) -> UserError:
 
 
 def open_package(folder: str | Path) -> Package:
-    """Open a folder with `modelexport.json`. A file that is missing, exchanged or truncated is FileUnreadable.
+    """Open a folder with `modelexport.json`. A model that is missing, exchanged or truncated is FileUnreadable.
 
-    Sizes are looked at; `validate` also compares digests, for which it reads every file.
+    Sizes are looked at; `validate` also compares digests, for which it reads every file. Files beside the models
+    (configuration, tokenizer) may have been edited: `validate` says so.
     """
     path = Path(folder)
     return Package(path, read_package(path))

@@ -167,7 +167,7 @@ def validate(
 
     check_consistency  also look for attributions that dataflow rules out
     repair             first rewrite the keys on the nodes from the record, in place or into `output`; of a package, a
-                       folder
+                       folder, and files beside its models that were edited are listed as they are now
     require_record     that there is no record is an error, and not a warning
     """
     if (package := find_package(path)) is not None:
@@ -175,15 +175,16 @@ def validate(
         from modelexport.api.package_writing import repair_package
 
         target = None if output is None else Path(output)
-        package, repaired_nodes = repair_package(package, target) if repair else (package, {})
+        repaired = repair_package(package, target) if repair else None
+        package = package if repaired is None else repaired.package
         validation = validate_package(package, check_consistency=check_consistency, require_record=require_record)
-        return validation.with_repairs(repaired_nodes)
+        return validation if repaired is None else validation.with_repairs(repaired.nodes, repaired.renewed)
     from modelexport.inspect.validate import run_checks
 
     file = open_tagged(Path(path))
-    repaired, written = _repair_keys(file, None if output is None else Path(output)) if repair else (0, "")
+    nodes, written = _repair_keys(file, None if output is None else Path(output)) if repair else (0, "")
     checked = run_checks(file, check_consistency=check_consistency, require_record=require_record)
-    return replace(checked, repaired=repaired, written=written)
+    return replace(checked, repaired=nodes, written=written)
 
 
 def _repair_keys(file: TaggedFile, output: Path | None) -> tuple[int, str]:

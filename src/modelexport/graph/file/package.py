@@ -1,7 +1,8 @@
 """Package folder: `modelexport.json` and the files that it lists, checked by their sizes; digests on request.
 
-    info = read_package(Path("qwen3"))               what the folder holds; every file is there in its recorded size
+    info = read_package(Path("qwen3"))               what the folder holds; models are there in their recorded sizes
     find_changed_files(Path("qwen3"), info)          files with another content than when they were written
+    list_files_beside(info)                          ['genai_config.json', 'tokenizer.json']: people may edit these
     write_package(folder, info)                      sizes and digests of all files in a folder, and the description
 
 A package comes from anywhere: no file outside of its folder is ever opened because of it, also by way of a link.
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from modelexport.errors import FileUnreadable, quote_argument, some_of
 from modelexport.graph.file.atomic import write_atomically
+from modelexport.graph.file.metadata import sidecar_path
 from modelexport.record.package import PACKAGE_FILE, PackageInfo, StoredFile
 from modelexport.record.package_document import is_inside, parse_package_document, write_package_document
 
@@ -30,10 +32,16 @@ def is_package(path: Path) -> bool:
 
 
 def read_package(folder: Path) -> PackageInfo:
-    """The description, after a look at every file: one that is missing, exchanged or truncated is FileUnreadable."""
+    """The description, after a look at models, weights and records: FileUnreadable if one is missing or exchanged.
+
+    Files beside them may be there or not, and be edited: to set a temperature in a configuration is no damage.
+    """
     info = read_description(folder)
+    beside = {*list_files_beside(info)}
     for name, stored in info.files.items():
         path = find_file(folder, name)
+        if name in beside:
+            continue
         if not path.is_file():
             raise FileUnreadable(f"{folder} has no {name}, which is part of the package", _restore(folder))
         size = path.stat().st_size
@@ -61,6 +69,15 @@ def read_description(folder: Path) -> PackageInfo:
     if len(text) > _MOST_BYTES:
         raise FileUnreadable(f"{path} is larger than any description of a package", _restore(folder))
     return parse_package_document(text, str(path))
+
+
+def list_files_beside(info: PackageInfo) -> list[str]:
+    """Everything but models, their weights and their records: configuration, tokenizer, …"""
+    models: set[str] = set()
+    for component in info.components:
+        sidecar = sidecar_path(Path(component.file)).as_posix()
+        models |= {component.file, sidecar, *component.data}
+    return [name for name in info.files if name not in models]
 
 
 def explain_folder(folder: Path) -> FileUnreadable:
