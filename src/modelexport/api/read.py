@@ -23,6 +23,7 @@ from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, read_sid
 from modelexport.inspect.analyze import Analysis, analyze_file
 from modelexport.inspect.cost.totals import count
 from modelexport.inspect.query.answer import Answer, answer_query
+from modelexport.record.package import Axis
 from modelexport.record.provenance import NodeEntry, Provenance
 from modelexport.record.results.cost import Cost
 
@@ -113,6 +114,7 @@ def cost(source: str | Path | Package, at: Mapping[str, int] | None = None) -> C
     """
     sizes = dict(at or {})
     ensure_sizes(sizes)
+    _ensure_sum(sizes)
     if (package := find_package(source)) is not None:
         from modelexport.api.package_reading import cost_package
 
@@ -208,6 +210,18 @@ def ensure_sizes(sizes: Mapping[str, object], least: int = 0) -> None:
             shown = repr(size) if type(size) is not int or abs(size) <= _LARGEST else "that large"
             limits = f"Sizes are whole numbers from {least} to {_LARGEST}."
             raise UserError(f"the axis {name!r} cannot have the size {shown}", limits)
+
+
+def _ensure_sum(sizes: Mapping[str, int]) -> None:
+    """Raise UserError for a mask of another length than what is past and what is new together."""
+    if not {Axis.PAST, Axis.SEQUENCE, Axis.TOTAL} <= sizes.keys():
+        return
+    past, new, total = sizes[Axis.PAST], sizes[Axis.SEQUENCE], sizes[Axis.TOTAL]
+    if total != past + new:
+        raise UserError(
+            f"{Axis.TOTAL} is {total}, and {Axis.PAST} {past} and {Axis.SEQUENCE} {new} are {past + new} together",
+            f"Leave {Axis.TOTAL} out.",
+        )
 
 
 def ensure_axes(counted: Cost, sizes: Mapping[str, int]) -> None:

@@ -11,7 +11,7 @@ A package comes from anywhere: no file outside of its folder is ever opened beca
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,17 +83,23 @@ def list_files_beside(info: PackageInfo) -> list[str]:
 def explain_folder(folder: Path) -> FileUnreadable:
     """Why a folder cannot be asked as a model, and what to do instead."""
     if is_package(folder):
-        return FileUnreadable(
-            f"{folder} is a package of several files, and this takes one file",
-            "Give one of the .onnx files in it; in Python, open the folder with mx.open_package first.",
-        )
+        files = [component.file for component in read_description(folder).components]
+        return refuse_package(folder, files, f"{folder} is a package, and this takes one file")
     models = sorted(str(path.relative_to(folder)) for path in (*folder.glob("*.onnx"), *folder.glob("*/*.onnx")))
     if not models:
-        return FileUnreadable(f"{folder} is a folder", "Give the .onnx file inside it.")
+        return FileUnreadable(
+            f"{folder} is a folder without any .onnx file", "Give a file, or the folder of a package."
+        )
     return FileUnreadable(
         f"{folder} is a folder without {PACKAGE_FILE}: it has {some_of(models)}",
         f"Make it a package: `modelexport attach {quote_argument(folder)} -m MODEL -o OUT`; or give one of its files.",
     )
+
+
+def refuse_package(folder: Path, files: Sequence[str], message: str) -> FileUnreadable:
+    """Why a package cannot be taken for one of its files, with the files to choose from."""
+    paths = ", ".join(quote_argument(folder / file) for file in files)
+    return FileUnreadable(message, f"Give one of its files: {paths}." if len(files) > 1 else f"Give its file: {paths}.")
 
 
 def find_file(folder: Path, name: str) -> Path:
