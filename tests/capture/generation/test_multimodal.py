@@ -128,6 +128,8 @@ def test_chain_equals_generate(build: Callable[[], nn.Module]) -> None:
     entries = {entry.name: entry for entry in find_entry_points(model, inputs)}
     assert list(entries)[:4] == ["vision_encoder", "embed_tokens", "embedding", "decoder"]
     assert ("decoder_with_past" in entries) == (build is build_paligemma)
+    rows = entries["vision_encoder"].axes["pixel_values"][0]
+    assert rows == ("pixel_values_0" if build is build_qwen2_vl else "batch")  # one list of patches has no rows
     expected = record_steps(model, inputs, 4)
     features = call(entries["vision_encoder"], inputs)
     embedded = call(entries["embedding"], inputs, features)
