@@ -70,6 +70,12 @@ def test_the_result_conforms_to_its_schema(verified: mx.PackageVerification) -> 
     assert len(to_csv(verified).splitlines()) == 1 + 5 + 12
 
 
+def test_steps_in_float16_are_compared_as_float16(generating: Generating, tmp_path: Path) -> None:
+    model, _ = generating("llama")
+    mx.export(model, tmp_path / "package", target="genai", dtype="float16")
+    assert mx.verify_package(tmp_path / "package", model, new_tokens=3, proof=False).ok
+
+
 def test_an_encoder_decoder_is_a_chain_of_three_files(generating: Generating) -> None:
     model, package = generating("t5")
     result = mx.verify_package(package, model, new_tokens=3, grid=False, proof=False)

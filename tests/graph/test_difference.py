@@ -217,6 +217,18 @@ def test_what_was_asked_for_does_not_depend_on_bits(tolerance: Tolerance) -> Non
     assert adapt_tolerance(tolerance, sample(numbers(0).astype(np.float16))) == tolerance
 
 
+def test_errors_of_few_bits_may_be_large_in_single_elements_alone() -> None:
+    reference = np.random.default_rng(0).normal(size=4096).astype(np.float16)
+    tolerance = adapt_tolerance(Tolerance(), sample(reference))
+    assert tolerance.rtol is not None
+    off = 2 * tolerance.rtol * (np.abs(reference) + 1)
+    single = np.where(np.arange(4096) % 64 == 0, reference + off, reference)
+    assert measure(reference, single, tolerance).agrees
+    assert not measure(reference, single, Tolerance(rtol=tolerance.rtol)).agrees
+    assert not measure(reference, reference + off, tolerance).agrees  # all of them
+    assert not measure(reference, np.where(np.arange(4096) == 7, reference + 3 * off, reference), tolerance).agrees
+
+
 def test_what_was_made_from_few_bits_has_no_more() -> None:
     coarse, fine = sample(numbers(0).astype(np.float16)), sample(numbers(1))
     assert adapt_tolerance(Tolerance(), fine.made_from([coarse])) == adapt_tolerance(Tolerance(), coarse)

@@ -282,7 +282,14 @@ def provenances(draw: st.DrawFn) -> Provenance:
         hierarchy,
         nodes,
         draw(st.dictionaries(_TEXT, answers, max_size=2)),
-        Origin(draw(_TEXT), draw(_TEXT), draw(_TEXT), draw(_TEXT), draw(st.dictionaries(_TEXT, _TEXT, max_size=2))),
+        Origin(
+            draw(_TEXT),
+            draw(_TEXT),
+            draw(_TEXT),
+            draw(_TEXT),
+            draw(st.dictionaries(_TEXT, _TEXT, max_size=2)),
+            draw(st.dictionaries(_TEXT, st.dictionaries(st.integers(0, 3), st.integers(1, 99)), max_size=2)),
+        ),
         draw(policies),
         draw(absent),
     )

@@ -24,12 +24,13 @@ from modelexport.errors import InputError, ModelMismatch
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.index import FLOATS, index_model
-from modelexport.graph.types import type_name
+from modelexport.graph.types import input_dims, type_name
 from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import Origin
 from modelexport.record.signals import ExporterScopes
 
 if TYPE_CHECKING:
+    from modelexport.capture.entry_point import EntryPoint
     from modelexport.capture.export import PreparedModel
 
 
@@ -52,9 +53,24 @@ def judge_prepared(file: TaggedFile, prepared: PreparedModel, strategy: str, clo
             "Give the model, with the weights, that the file was exported from.",
         )
     with clock.step("attribute"):
-        origin = Origin(strategy, "unknown", file.graph.fingerprint, prepared.source, tool_versions())
+        sizes = {} if prepared.entry is None else _find_sizes(file, prepared.entry)
+        origin = Origin(strategy, "unknown", file.graph.fingerprint, prepared.source, tool_versions(), sizes)
         verdict = attribute_graph(AttributionInput(file.graph, run.hierarchy, recorded.signals, foreign=True), origin)
     return replace(verdict, notes=(*prepared.notes, *run.notes, *verdict.notes))
+
+
+def _find_sizes(file: TaggedFile, entry: EntryPoint) -> dict[str, dict[int, int]]:
+    """Sizes of axes that the file leaves open and calls of the model do not, by input.
+
+    past_key [batch, 2, past, head]; batch and past change from call to call     {"past_key": {3: 16}}
+    """
+    sizes: dict[str, dict[int, int]] = {}
+    for value in file.proto.graph.input:
+        tensor, changing = entry.inputs.get(value.name), entry.axes.get(value.name, {})
+        for axis, dim in enumerate(input_dims(value) or ()):
+            if tensor is not None and isinstance(dim, str) and axis not in changing and tensor.shape[axis]:
+                sizes.setdefault(value.name, {})[axis] = int(tensor.shape[axis])
+    return sizes
 
 
 # ONNX has names of its own for the types of C.

@@ -85,7 +85,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
         opened = open_file(path) if before is None else open_tagged(path)
         origin = opened if before is None else open_file(Path(before))
         request = SampleRequest(1, seed, tuple(input), () if inputs is None else (Path(inputs),))
-        feed = next(sample_feeds(opened.proto, opened.graph, request)) if model is None else {}
+        feed = next(sample_feeds(opened.sized_proto, opened.graph, request)) if model is None else {}
     if model is not None:
         feed = _run_inputs(opened, ModelSource(model, seed=seed), clock)
     made = describe_made(feed) if inputs is None and model is None else ""

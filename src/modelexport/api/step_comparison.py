@@ -18,9 +18,9 @@ import numpy as np
 
 from modelexport.api.value_comparison import RunComparison, SampleComparison, compare_stored_outputs
 from modelexport.errors import RuntimeFailed
-from modelexport.graph.difference import measure
+from modelexport.graph.difference import adapt_tolerance, measure
 from modelexport.graph.file.tagged_file import TaggedFile
-from modelexport.graph.sample import Sample
+from modelexport.graph.sample import Sample, sample
 from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.results.package_verification import StepCheck, StepDivergence
 from modelexport.record.results.verification import Difference, Tolerance
@@ -67,7 +67,7 @@ class StepComparer:
         with TensorSpill() as spool:
             watched = self._watch(component.entry, call, spool)
             given = {name: self._measure(_array(call.inputs[name]), run.feed[name]) for name in run.handed}
-            outputs = dict(self._compare_outputs(run, call, watched.run, spool))
+            outputs = dict(self._compare_outputs(run, call, watched, spool))
             finding = None
             if all(difference.agrees for difference in given.values()):
                 finding = self._compare_modules(component, run, watched, spool)
@@ -109,22 +109,25 @@ class StepComparer:
         return observer.finding(calls)
 
     def _compare_outputs(
-        self, run: ChainRun, call: EntryCall, model: EagerRun, spool: TensorSpill
+        self, run: ChainRun, call: EntryCall, watched: WatchedRun, spool: TensorSpill
     ) -> Iterator[tuple[str, Difference]]:
         axes = self._token_axes
         mask = None if call.mask is None else _array(call.mask)
-        for name, number in model.outputs.items():
+        for name, number in watched.run.outputs.items():
             if name in run.outputs and number in spool:
                 expected, got = spool.get(number), run.outputs[name]
                 if expected.shape == got.shape and mask is not None and name in axes:
                     expected, got = (_without_padding(array, mask, axes[name]) for array in (expected, got))
-                yield name, self._measure(expected, got)
+                yield name, self._measure(expected, got, watched.samples[number])
 
-    def _measure(self, expected: np.ndarray, got: np.ndarray) -> Difference:
+    def _measure(self, expected: np.ndarray, got: np.ndarray, *samples: Sample) -> Difference:
+        """
+        samples  of tensors that are as coarse as what `expected` was made from
+        """
         if expected.shape != got.shape:
             nan = float("nan")
             return Difference(nan, nan, float("-inf"), nan, expected.size, agrees=False)
-        return measure(expected, got, self._tolerance)
+        return measure(expected, got, adapt_tolerance(self._tolerance, sample(expected), sample(got), *samples))
 
 
 class _Blame:

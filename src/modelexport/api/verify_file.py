@@ -151,7 +151,7 @@ def _feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterat
     from modelexport.capture.onnxruntime.inputs import SampleRequest, make_feed, sample_feeds
     from modelexport.capture.onnxruntime.session import bind_inputs
 
-    proto, graph = believed.proto, believed.graph
+    proto, graph = believed.sized_proto, believed.graph
     live_inputs = None if source.input_files else source.inputs
     feeds = [bind_inputs(proto, feed) for feed in _given_feeds(live_inputs, graph.inputs)]
     if not feeds:

@@ -207,7 +207,7 @@ def _fit_page(subjects: Sequence[PageSubject], write: Callable[[bool, Sequence[s
 def _axis_sizes(opened: TaggedFile, cost: Cost, at: Mapping[str, int]) -> dict[str, int]:
     """The sizes that were asked for, and usual ones for other axes of the inputs."""
     names = [axis.name for axis in cost.axes]
-    inputs = {value.name: value for value in opened.proto.graph.input}
+    inputs = {value.name: value for value in opened.sized_proto.graph.input}
     usual = AxisSizes(inputs, {})
     sizes: dict[str, int] = {}
     for name, value in inputs.items():

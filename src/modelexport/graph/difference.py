@@ -26,6 +26,8 @@ _ATOL, _RTOL = 1e-5, 1e-4
 # What tools write for an infinity: the largest float16, or what converters to float16 take by default
 # (`max_finite_val` in https://github.com/microsoft/onnxconverter-common/blob/master/onnxconverter_common/float16.py).
 _STAND_INS = (1e4, 65504.0)
+# How far a single element may be off, in parts of what a coarse type allows.
+_OUTLIER = 4.0
 _ENDLESS = 3.38e38
 _HUGE = 1e14
 
@@ -35,7 +37,7 @@ def adapt_tolerance(tolerance: Tolerance, *samples: Sample) -> Tolerance:
     coarsest = max(samples, key=lambda sample: sample.grain, default=None)
     if tolerance.rtol is not None or coarsest is None or not coarsest.is_coarse:
         return tolerance
-    return replace(tolerance, rtol=coarsest.grain)
+    return replace(tolerance, rtol=coarsest.grain, of_type=True)
 
 
 def describe_tolerance(tolerance: Tolerance) -> str:
@@ -61,11 +63,18 @@ def measure(reference: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Dif
         sums.add(expected, actual)
     # What is not finite in one of them only is noise beyond any signal.
     sqnr = -math.inf if sums.unlike else _decibels((sums.reference + sums.got) / 2, sums.noise)
-    fits = sums.within if tolerance.min_sqnr is None else sqnr >= tolerance.min_sqnr
+    fits = sums.within or (tolerance.of_type and _is_rounding(sums.max_rel, sqnr, rtol))
+    if tolerance.min_sqnr is not None:
+        fits = sqnr >= tolerance.min_sqnr
     if reference.dtype.kind in "iub" and got.dtype.kind in "iub":
         fits = sums.max_abs <= (tolerance.atol or 0.0)  # an index that is off by one is another index
     cosine = _cosine(sums)
     return Difference(sums.max_abs, sums.max_rel, sqnr, cosine, sums.unlike, bool(fits) and not sums.unlike)
+
+
+def _is_rounding(max_rel: float, sqnr: float, grain: float) -> bool:
+    """Whether few bits explain it. Errors of rounding add up: they are small on the whole, and single ones larger."""
+    return max_rel <= _OUTLIER * grain and sqnr >= _decibels(1.0, (grain / 2) ** 2)
 
 
 @dataclass(slots=True)

@@ -153,6 +153,30 @@ def input_dims(value: onnx.ValueInfoProto) -> Dims | None:
     return dims_of(value.type, zero_is_open=True)
 
 
+def fill_sizes(proto: onnx.ModelProto, sizes: Mapping[str, Mapping[int, int]]) -> onnx.ModelProto:
+    """The model with sizes for axes of inputs that it leaves open, and for all axes of the same name.
+
+    past [batch, 2, past_length, head], {"past": {3: 16}}     past [batch, 2, past_length, 16]
+    """
+    inputs = {value.name: input_dims(value) or () for value in proto.graph.input}
+    filled = {
+        (name, axis): size
+        for name, axes in sizes.items()
+        for axis, size in axes.items()
+        if axis < len(inputs.get(name, ())) and isinstance(inputs[name][axis], str)
+    }
+    if not filled:
+        return proto
+    named = {inputs[name][axis]: size for (name, axis), size in filled.items() if inputs[name][axis]}
+    model = deepcopy(proto)
+    for value in [*model.graph.input, *model.graph.output]:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            size = filled.get((value.name, axis)) or (named.get(dim.dim_param) if dim.dim_param else None)
+            if size is not None and not dim.dim_value:
+                dim.dim_value = size
+    return model
+
+
 def dynamic_axes_of(model: onnx.ModelProto, axes: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:
     """Those of the axes that the model's inputs really leave open."""
     dims = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}

@@ -11,7 +11,7 @@ version `SCHEMA_VERSION` in `provenance.py`; documents of schema 1 stay readable
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -144,12 +144,26 @@ def origin_out(origin: Origin) -> Json:
         "graph": origin.graph,
         "model": origin.model,
         "tools": dict(origin.tools),
-    }
+    } | ({"sizes": _sizes_out(origin.sizes)} if origin.sizes else {})
+
+
+def _sizes_out(sizes: Mapping[str, Mapping[int, int]]) -> Json:
+    return {name: {str(axis): size for axis, size in axes.items()} for name, axes in sizes.items()}
+
+
+def _sizes_in(item: Json) -> dict[str, dict[int, int]]:
+    return {text_in(name): {int(axis): _size_in(size) for axis, size in axes.items()} for name, axes in item.items()}
+
+
+def _size_in(item: object) -> int:
+    if type(item) is not int or item < 1:
+        raise ValueError(f"the size of an axis is {item!r}")
+    return item
 
 
 def origin_in(item: Json) -> Origin:
     strategy, exporter, graph, model = (text_in(item[name]) for name in ("strategy", "exporter", "graph", "model"))
-    return Origin(strategy, exporter, graph, model, _texts_in(item["tools"]))
+    return Origin(strategy, exporter, graph, model, _texts_in(item["tools"]), _sizes_in(item.get("sizes", {})))
 
 
 def module_out(module: Module, tag: str) -> Json:

@@ -236,6 +236,7 @@ class Origin:
     strategy  FROM_FILE if no model was run, and everything was read from the file itself
     exporter  who exported the file; of a record that was read from the file, what it was read from
     graph     the fingerprint of the graph that it was made for
+    sizes     of axes that the file leaves open and the model does not, by input: {"past_key_values.0.key": {3: 16}}
     """
 
     strategy: str
@@ -243,6 +244,7 @@ class Origin:
     graph: str = ""
     model: str = ""
     tools: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     @property
     def is_file(self) -> bool:

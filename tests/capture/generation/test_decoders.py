@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cache
 from typing import Any
 
@@ -71,6 +72,13 @@ def test_a_model_with_another_computation_for_several_tokens_takes_one() -> None
     entry = decoder_of("mamba")
     assert entry.inputs["input_ids"].shape[1] == 1
     assert "sequence" not in entry.axes["input_ids"].values()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rounding_of_a_coarse_type_is_no_other_computation(dtype: torch.dtype) -> None:
+    model = copy.deepcopy(build_decoder("llama"))
+    (entry,) = find_entry_points(model.to(dtype), padded_prompt())
+    assert entry.axes["input_ids"] == {0: "batch", 1: "sequence"}
 
 
 def test_a_masked_token_leaves_the_state_alone() -> None:

@@ -118,7 +118,7 @@ class FileChain:
             elif name in links:
                 handed[name], arrays[name] = ".".join(links[name]), self._made[links[name]]
         empty = {name: first for name, first in states.items() if name in component.inputs and name not in arrays}
-        arrays |= empty_states(self._files[component.name].proto, empty, arrays)
+        arrays |= empty_states(self._files[component.name].sized_proto, empty, arrays)
         missing = [name for name in component.inputs if name not in arrays]
         if missing:
             raise InputError(

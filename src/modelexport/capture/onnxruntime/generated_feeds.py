@@ -87,7 +87,7 @@ class GeneratedFeeds:
         shapes = self._shapes(file, batch, tokens, self._seen if is_decoder else 0)
         lengths = {key: tokens if key in renewed else self._prompt for key in linked}
         shapes |= {key: _linked_shape(file, key, batch, length) for key, length in lengths.items()}
-        feed = make_feed(file.proto, file.graph, seed=self._seed + self._seen, shapes=shapes)
+        feed = make_feed(file.sized_proto, file.graph, seed=self._seed + self._seen, shapes=shapes)
         if POSITIONS in feed:
             positions = np.arange(self._seen, self._seen + tokens)
             feed[POSITIONS] = np.broadcast_to(positions, feed[POSITIONS].shape).astype(feed[POSITIONS].dtype)
@@ -95,7 +95,7 @@ class GeneratedFeeds:
 
     def _shapes(self, file: TaggedFile, batch: int, tokens: int, past: int) -> dict[str, tuple[int, ...]]:
         """Of tokens and of their mask; inputs that share their axes follow."""
-        wanted = required_inputs(file.proto)
+        wanted = required_inputs(file.sized_proto)
         dims = {name: input_dims(wanted[name]) for name in (TOKENS, MASK) if name in wanted}
         shapes: dict[str, tuple[int, ...]] = {}
         if dims.get(TOKENS) is not None:
@@ -107,7 +107,7 @@ class GeneratedFeeds:
 
 def _linked_shape(file: TaggedFile, name: str, batch: int, length: int) -> tuple[int, ...]:
     """Of what another file hands on: as long as what it was made of, so that a mask of it is made as long."""
-    dims = input_dims(required_inputs(file.proto)[name]) or ()
+    dims = input_dims(required_inputs(file.sized_proto)[name]) or ()
     return tuple(dim if isinstance(dim, int) else length if axis else batch for axis, dim in enumerate(dims))
 
 
@@ -122,7 +122,7 @@ def sample_steps(file: TaggedFile, request: SampleRequest) -> Iterator[dict[str,
         ends = tuple(required_inputs(file.proto)), tuple(file.graph.outputs)
         info = PackageInfo((ComponentInfo(_ALONE, file.path.name, *ends, pairs),))
         steps = make_steps(info, {_ALONE: file}, request.count, request.seed).get(_ALONE, [])
-    yield from steps or sample_feeds(file.proto, file.graph, request)
+    yield from steps or sample_feeds(file.sized_proto, file.graph, request)
 
 
 def find_cache_pairs(file: TaggedFile) -> tuple[CachePair, ...]:

@@ -1,6 +1,7 @@
-"""Context of a model: how many tokens it has positions for, as the configuration beside its files says.
+"""Context of a model: how many tokens it has positions for, and sizes of its cache, as the configuration beside says.
 
-    find_context(Path("qwen3"))     Context(length=32768, is_shared=True)
+    find_context(Path("qwen3"))                                  Context(length=32768, is_shared=True)
+    find_cache_sizes(Path("qwen3"), ["past_key_values.0.key"])   {"past_key_values.0.key": {1: 8, 3: 128}}
 
 The keys are those of transformers' config.json and of onnxruntime-genai's genai_config.json.
 https://huggingface.co/docs/transformers/main_classes/configuration
@@ -9,12 +10,16 @@ https://huggingface.co/docs/transformers/main_classes/configuration
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 _CONFIG, _GENAI_CONFIG = "config.json", "genai_config.json"
+# Inputs of onnxruntime-genai's decoders that are [batch, heads, tokens, head size].
+_CACHE_NAMES = ("past_key_names", "past_value_names")
+_CACHE_AXES = {1: "num_key_value_heads", 3: "head_size"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,19 @@ def _lengths(folder: Path, config: dict[str, Any]) -> Iterator[int]:
         length = section.get(key) if isinstance(section, dict) else None
         if isinstance(length, int) and length > 0:
             yield length
+
+
+def find_cache_sizes(folder: Path, inputs: Sequence[str]) -> dict[str, dict[int, int]]:
+    """Sizes of axes of those inputs that genai_config.json calls a cache; none where there is no such file."""
+    model = _read(folder / _GENAI_CONFIG).get("model")
+    decoder = model.get("decoder") if isinstance(model, dict) else None
+    names = decoder.get("inputs") if isinstance(decoder, dict) else None
+    if not isinstance(decoder, dict) or not isinstance(names, dict):
+        return {}
+    sizes = {axis: decoder.get(key) for axis, key in _CACHE_AXES.items()}
+    known = {axis: size for axis, size in sizes.items() if isinstance(size, int) and size > 0}
+    patterns = [re.escape(str(names[key])).replace("%d", r"\d+") for key in _CACHE_NAMES if key in names]
+    return {name: known for name in inputs if known and any(re.fullmatch(pattern, name) for pattern in patterns)}
 
 
 def _read(path: Path) -> dict[str, Any]:

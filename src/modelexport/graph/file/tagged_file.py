@@ -2,6 +2,7 @@
 
     file = open_tagged(Path("bert.onnx"))
     file.proto, file.weights    structure, and where the large weights are (`ModelFile`)
+    file.sized_proto            the structure, with sizes of axes that are known from elsewhere
     file.graph, file.types      index of nodes and values; types and shapes of values
     file.record                 the record as it is stored: in the metadata, else in bert.hierarchy.json beside it
     file.provenance             that record, fitted to the nodes that the file has now
@@ -23,13 +24,14 @@ import onnx
 
 from modelexport.errors import FileUnreadable, RecordMismatch, RecordMissing, RecordUnreadable, quote_argument
 from modelexport.graph.crossings import Crossings, find_crossings
+from modelexport.graph.file.context import find_cache_sizes
 from modelexport.graph.file.metadata import name_nodes, read_outline, read_record, sidecar_path
 from modelexport.graph.file.reading import ModelFile, open_model
 from modelexport.graph.index import Graph, Node, edges_of, walk_nodes
 from modelexport.graph.outline import digested, graph_of, sketches_of
 from modelexport.graph.related import count_known_nodes, describes
 from modelexport.graph.soundness import ensure_sound
-from modelexport.graph.types import ValueTypes
+from modelexport.graph.types import ValueTypes, fill_sizes
 from modelexport.record.document import SIDECAR_SUFFIX, from_document
 from modelexport.record.outline import Outline, Sketch, Sketches, unpack_outline
 from modelexport.record.packed import unpack
@@ -66,6 +68,16 @@ class TaggedFile(ModelFile):
     @cached_property
     def types(self) -> ValueTypes:
         return ValueTypes(self)
+
+    @cached_property
+    def sized_proto(self) -> onnx.ModelProto:
+        """The model with sizes for axes that it leaves open, where the record or the configuration beside it has them.
+
+        past_key_values.0.key [batch, 2, past, head]  ->  [batch, 2, past, 16]
+        """
+        stated = find_cache_sizes(self.path.parent, [value.name for value in self.proto.graph.input])
+        record = self.related_record
+        return fill_sizes(self.proto, {**stated, **(record.origin.sizes if record is not None else {})})
 
     @cached_property
     def protos(self) -> Mapping[str, onnx.NodeProto]:

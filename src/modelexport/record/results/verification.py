@@ -233,11 +233,13 @@ class Tolerance:
 
     atol, rtol  None: what the coarser of the two tensors' types allows
     min_sqnr    if given, this decides in their place
+    of_type     `rtol` is what a coarse type allows: single elements may differ by more if all of them together do not
     """
 
     atol: float | None = None
     rtol: float | None = None
     min_sqnr: float | None = None
+    of_type: bool = False
 
     @property
     def is_chosen(self) -> bool:
