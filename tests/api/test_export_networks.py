@@ -112,6 +112,13 @@ def test_every_network_of_a_pipeline_is_a_component(pictures: tuple[Path, mx.Pac
     assert mx.validate(package).ok
 
 
+def test_rows_of_every_network_are_the_batch(pictures: tuple[Path, mx.Package]) -> None:
+    """Also of the one that guidance runs on twice as many."""
+    _, package = pictures
+    assert package["unet"].file.types.dims("sample") == ("batch", 4, "height", "width")
+    assert {axis.name for axis in mx.cost(package).axes} == {"batch", "height", "width"}
+
+
 def test_networks_of_a_pipeline_compute_what_they_do_in_it(pictures: tuple[Path, mx.Package]) -> None:
     library: Any = pytest.importorskip("diffusers")
     folder, package = pictures

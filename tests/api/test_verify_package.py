@@ -224,6 +224,14 @@ def test_a_package_of_another_model_is_a_mismatch(generating: Generating) -> Non
         mx.verify_package(generating("mistral")[1], other, new_tokens=2)
 
 
+def test_a_model_of_the_same_sizes_and_another_class_is_a_mismatch(generating: Generating) -> None:
+    """All projections have the same paths and shapes; other weights and other norms tell."""
+    with pytest.raises(
+        ModelMismatch, match=r"was not made from .*parameters differ, and modules that are not the same"
+    ):
+        mx.verify_package(generating("mistral")[1], generating("qwen3")[0], new_tokens=2)
+
+
 def test_a_model_that_does_not_generate_is_a_mismatch(generating: Generating) -> None:
     import torch
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from modelexport.cli.main import main, run_guarded
+from modelexport.cli.main import main, modelexport, run_guarded
 from modelexport.errors import UserError
 
 
@@ -160,3 +160,19 @@ def test_a_terminated_run_unwinds_and_says_so_by_its_exit_code(tmp_path: Path) -
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (ran.returncode, ran.stdout) == (143, "cleaned up\n")
+
+
+def test_code_of_a_model_that_ends_the_program_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "leaving.py").write_text(
+        "import sys\nimport torch\n\n\ndef build():\n    sys.exit(0)\n\n\n"
+        "class Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(2, 2)\n\n"
+        "    def forward(self, x):\n        sys.exit(0)\n"
+    )
+    (tmp_path / "quitting.py").write_text("import sys\nsys.exit()\n")
+    monkeypatch.chdir(tmp_path)
+    for source in ("leaving:build", "leaving.py:build", "leaving:Net", "quitting:x", "quitting.py:x"):
+        assert run_guarded(modelexport, ["export", "-m", source, "-o", "out.onnx", "--input", "x=2x2"]) == 2
+        assert "the program" in capsys.readouterr().err
+    assert not (tmp_path / "out.onnx").exists()

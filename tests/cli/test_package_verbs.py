@@ -15,6 +15,8 @@ from tests.support.packages import DECODER, PackageRecipe, edit_description, fol
 
 import modelexport as mx
 from modelexport.record.package import PACKAGE_FILE
+from modelexport.show.text.checks import comparison_tables
+from modelexport.show.text.console import as_text
 
 __all__ = ["package_path"]
 
@@ -71,7 +73,72 @@ def test_a_folder_of_others_is_told_how_to_become_a_package(package_path: Path, 
 
 def test_verbs_for_one_file_say_so(package_path: Path, tmp_path: Path, capsys: Captured) -> None:
     assert run("fold", package_path, "-o", tmp_path / "out.onnx") == 2
-    assert "package of several files" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "is a package, and this takes one file" in error
+    advised = package_path / "decoder_model.onnx"
+    assert str(advised) in error
+    assert run("fold", advised, "-o", tmp_path / "out.onnx") == 0
+
+
+def keep_decoder(document: dict[str, Any]) -> None:
+    document.update(components=document["components"][1:], links=[])
+
+
+@pytest.mark.parametrize("verb", ["fold", "flatten", "extract"])
+def test_verbs_for_one_file_take_a_package_of_one(verb: str, package_path: Path, tmp_path: Path) -> None:
+    edit_description(package_path, keep_decoder)
+    asked = ("decoder.layers.0",) if verb == "extract" else ()
+    assert run(verb, package_path, *asked, "-o", tmp_path / "out.onnx") == 0
+    assert (tmp_path / "out.onnx").is_file()
+
+
+def test_a_module_is_cut_out_of_the_only_file_that_has_it(package_path: Path, tmp_path: Path, capsys: Captured) -> None:
+    for asked in ("decoder.layers.0", "decoder.layers.0#0", "op=Gather"):
+        assert run("extract", package_path, asked, "-o", tmp_path / "out.onnx") == 0
+    capsys.readouterr()
+    assert run("extract", package_path, "bridge", "-o", tmp_path / "out.onnx") == 2
+    error = capsys.readouterr().err
+    assert "bridge is in 2 of its files" in error
+    assert str(package_path / "encoder_model.onnx") in error
+    assert run("extract", package_path, "brigde", "-o", tmp_path / "out.onnx") == 2
+    assert "Did you mean 'bridge'?" in capsys.readouterr().err
+
+
+def test_components_are_taken_for_their_files(package_path: Path, tmp_path: Path) -> None:
+    decoder: Any = mx.open_package(package_path)["decoder"]
+    assert mx.extract(decoder, "decoder.layers.0", tmp_path / "part.onnx").source == str(decoder.path)
+    assert mx.fold(decoder, tmp_path / "folded.onnx").path.is_file()
+    assert mx.analyze(decoder).file.path == str(decoder.path)
+    assert mx.cost(decoder).file == str(decoder.path)
+    assert mx.validate(decoder).ok
+    assert mx.compare(decoder, decoder).identical
+
+
+def test_folders_without_models_say_so(tmp_path: Path, capsys: Captured) -> None:
+    assert run("analyze", tmp_path) == 2
+    assert "without any .onnx file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [("profile", "--prompt", "8"), ("verify", "-m", "x:y", "--new-tokens", "8")])
+def test_options_of_packages_on_a_folder_of_others(
+    arguments: tuple[str, ...], package_path: Path, capsys: Captured
+) -> None:
+    (package_path / PACKAGE_FILE).unlink()
+    assert run(arguments[0], package_path, *arguments[1:]) == 2
+    assert "is a folder without modelexport.json" in capsys.readouterr().err
+
+
+def test_sizes_that_do_not_add_up_are_refused(package_path: Path, capsys: Captured) -> None:
+    assert run("cost", package_path, "--at", "past_sequence=64,sequence=1,total_sequence=3") == 2
+    assert "total_sequence is 3, and past_sequence 64 and sequence 1 are 65 together" in capsys.readouterr().err
+
+
+def test_nodes_of_modules_of_one_side_are_counted(package_path: Path) -> None:
+    decoder = mx.open_package(package_path)["decoder"].path
+    modules = tuple(module for module in mx.analyze(decoder).modules if module.path == "decoder.embed")
+    comparison = mx.compare(decoder, decoder)
+    for side, text in (("only_a", "1 module differs: 1 node removed, 0 added"), ("only_b", "0 nodes removed, 1 added")):
+        assert text in as_text(comparison_tables(replace(comparison, **{side: modules})))
 
 
 def test_analyses_show_what_joins_the_files(package_path: Path, capsys: Captured) -> None:
@@ -117,7 +184,45 @@ def test_findings_exit_with_one(package_path: Path, capsys: Captured) -> None:
     (package_path / "config.json").write_text("[]\n")
     assert run("validate", package_path) == 1
     assert "file-changed config.json" in capsys.readouterr().out
-    assert run("validate", package_path, "--repair") == 1  # of what is not the file of the package, nothing is repaired
+
+
+@pytest.mark.parametrize("text", ["[]\n", '{"temperature": 0.7, "max_length": 4096}'], ids=["as long", "longer"])
+def test_a_configuration_that_was_edited_does_not_lock_the_package(
+    text: str, package_path: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    (package_path / "config.json").write_text(text)
+    for verb in ("analyze", "query", "cost"):
+        assert run(verb, package_path, *READING[verb]) == 0
+    assert run("strip", package_path, "-o", tmp_path / "plain") == 0
+    assert (tmp_path / "plain" / "config.json").read_text() == text
+    capsys.readouterr()
+    assert run("validate", package_path) == 1
+    assert "file-changed config.json: it was edited" in capsys.readouterr().out
+    assert run("validate", package_path, "--repair", "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["renewed"] == ["config.json"]
+    assert run("validate", package_path) == 0
+    assert (package_path / "config.json").read_text() == text
+
+
+def test_a_configuration_that_is_missing_is_found_and_cannot_be_copied(
+    package_path: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    (package_path / "config.json").unlink()
+    assert run("analyze", package_path) == 0
+    capsys.readouterr()
+    assert run("validate", package_path, "--repair") == 1
+    assert "file-missing config.json" in capsys.readouterr().out
+    assert run("strip", package_path, "-o", tmp_path / "plain") == 2
+    assert "has no config.json" in capsys.readouterr().err
+    assert not (tmp_path / "plain").exists()
+
+
+def test_repair_does_not_accept_another_model(package_path: Path) -> None:
+    path = package_path / "decoder_model.onnx"
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    (package_path / "config.json").write_text("[]\n")
+    assert run("validate", package_path, "--repair") == 2
+    assert run("validate", package_path) == 1
 
 
 def test_keys_of_a_package_are_repaired(package_path: Path, tmp_path: Path, capsys: Captured) -> None:

@@ -149,9 +149,19 @@ def test_a_file_in_the_way_of_a_folder_is_kept(tmp_path: Path) -> None:
 def test_targets_that_cannot_be_folders_are_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    for name, message in (("file", "not a folder"), ("missing/out", "does not exist"), ("dangling", "link to nothing")):
+    for name, message in (("file", "not a folder"), ("file/out", "not a folder"), ("dangling", "link to nothing")):
         with pytest.raises(FileUnwritable, match=message):
             ensure_folder_target(tmp_path / name, force=True)
+
+
+def test_folders_above_the_target_are_made_and_vanish_with_it(tmp_path: Path) -> None:
+    with staged_folder(tmp_path / "a" / "b" / "out") as folder:
+        (folder / "f").write_text("one")
+    assert folder_content(tmp_path) == {"a/b/out/f": b"one"}
+    with pytest.raises(ValueError, match="spoiled"), staged_folder(tmp_path / "a" / "c" / "d" / "out") as folder:
+        (folder / "f").write_text("one")
+        raise ValueError("spoiled")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")

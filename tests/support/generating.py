@@ -28,6 +28,7 @@ _SIZES = {
 _FAMILIES: dict[str, dict[str, int]] = {
     "llama": {},
     "mistral": {"sliding_window": 8},
+    "qwen3": {"head_dim": 8},
     "rwkv": {"attention_hidden_size": 32, "context_length": 128},
     "t5": {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4, "decoder_start_token_id": 0},
 }

@@ -23,6 +23,7 @@ from modelexport.api.environment import Clock, Progress, need_torch
 from modelexport.api.keywords import AttachKeywords
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import ensure_known, parse_embedding, parse_tag_policy
+from modelexport.api.package import find_one_file
 from modelexport.api.prepare_file import fit_dtype, judge_prepared, prepare_for_file
 from modelexport.api.writing import write_tagged
 from modelexport.attribute.judge import AttributionResult, StrategyResult
@@ -174,8 +175,9 @@ def compare_strategies(  # noqa: PLR0913 - the keywords are the command line's o
     source = ModelSource(
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
-    verdict = judge_file(open_tagged(Path(file)), source, ALL, clock)
-    return score_strategies(verdict, str(file), clock.seconds["trace"] + clock.seconds["record"])
+    path = find_one_file(file)
+    verdict = judge_file(open_tagged(path), source, ALL, clock)
+    return score_strategies(verdict, str(path), clock.seconds["trace"] + clock.seconds["record"])
 
 
 def judge_file(file: TaggedFile, source: ModelSource, strategy: str, clock: Clock) -> AttributionResult:

@@ -20,16 +20,19 @@ import onnx
 from modelexport.api.environment import Clock, Progress
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import as_sequence, parse_embedding
+from modelexport.api.package import Component, Package, find_package
+from modelexport.api.package_reading import answer_package
 from modelexport.api.writing import ensure_apart, write_tagged
-from modelexport.errors import ModelExportError, UserError
+from modelexport.errors import ModelExportError, UnknownName, UserError
 from modelexport.graph.file.metadata import CUT_KEY, EmbedOptions
+from modelexport.graph.file.package import refuse_package
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.file.weights import storage_size
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.soundness import check_graph, ensure_sound
 from modelexport.graph.types import type_name
 from modelexport.inspect.query.answer import answer_query
-from modelexport.record.hierarchy import ROOT, ModuleCall
+from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall, lineage_of
 from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import NodeEntry, Provenance
 from modelexport.record.results.files import End, Extraction
@@ -46,7 +49,7 @@ _COMPARISONS = frozenset("=<>")
 
 
 def extract(  # noqa: PLR0913 - the keywords are the command line's options
-    file: str | Path,
+    file: str | Path | Package | Component,
     modules: str | Sequence[str],
     output: str | Path,
     *,
@@ -68,6 +71,7 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
 ) -> Extraction:
     """Write a part of a file as a file of its own, with the record of what is in it.
 
+    file     or a package, if one of its files alone has what is asked for
     modules  a module (`encoder.layer.0`), a call of one (`block#2`), a query (`role=attention.* & layer=0`), or several
     model    what the file was exported from: the extracted file is then fed what the module was given in a run of it,
              and compared with what the module returned
@@ -75,7 +79,9 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
     """
     target = Path(output)
     ensure_model_target(target)
-    ensure_apart(target, Path(file))
+    package = None if isinstance(file, Component) else find_package(file)
+    path = Path(file) if package is None else _find_component(package, as_sequence(modules)).path
+    ensure_apart(target, path)
     if tolerance is not None and not tolerance >= 0:
         raise UserError(f"no tolerance: {tolerance}", "Give a number from 0 on.")
     embedding = parse_embedding(embed, "torch", False)
@@ -86,8 +92,8 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
         )
     clock = Clock(progress)
     with clock.step("read"):
-        opened = open_file(Path(file))
-        ensure_sound(opened.proto, opened.graph, str(file))
+        opened = open_file(path)
+        ensure_sound(opened.proto, opened.graph, str(path))
     with clock.step("cut"):
         cutter = Cutter(opened, opened.provenance_with_edges)
         cut = cutter.cut(select_asked(cutter.provenance, as_sequence(modules)))
@@ -136,10 +142,38 @@ def write_part(
     )
 
 
+def _find_component(package: Package, asked: Sequence[str]) -> Component:
+    """The only file, or the only one that has something of everything that is asked for."""
+    names = [*package]
+    if len(names) > 1:
+        for text in asked:
+            holding = _find_holders(package, text)
+            names = [name for name in names if name in holding]
+    if len(names) == 1:
+        return package[names[0]]
+    files = [package[name].info.file for name in names or package]
+    held = f"is in {len(names)} of its files" if names else "is in none of its files"
+    said = f"{package.folder} is a package of {len(package)} files, and {', '.join(asked)} {held}"
+    raise refuse_package(package.folder, files, said)
+
+
+def _find_holders(package: Package, text: str) -> Sequence[str]:
+    """Components with nodes of a module, a call of one, or a query."""
+    hierarchy = package.provenance.hierarchy
+    if _is_query(text, hierarchy):
+        return list(dict.fromkeys(name for name, _ in answer_package(package, text).nodes))
+    path = hierarchy.path_of(text if text in hierarchy.canonical else ModuleCall.parse(text).path)
+    if path is None:
+        raise UnknownName("module", text, hierarchy.canonical)
+    # By nodes, and not by `components_of`: of a weight that modules share, all of them are said to have something.
+    owners = ((name, owner.path) for name, entry in package.provenance.nodes() for owner in entry.attribution.owners)
+    return list(dict.fromkeys(name for name, owner in owners if path in lineage_of(owner)))
+
+
 def select_asked(provenance: Provenance, asked: Sequence[str]) -> CutSelection:
     if not asked:
         raise UserError("nothing was asked for", "Give a module, a call of one, or a query.")
-    queries = [text for text in asked if _is_query(text, provenance)]
+    queries = [text for text in asked if _is_query(text, provenance.hierarchy)]
     # Whole calls keep their borders; once a query is among them, what is asked for is a set of nodes.
     if not queries:
         return select_modules(provenance, asked)
@@ -156,9 +190,9 @@ def select_asked(provenance: Provenance, asked: Sequence[str]) -> CutSelection:
     return select_nodes(provenance, " ".join(asked), list(nodes.values()))
 
 
-def _is_query(text: str, provenance: Provenance) -> bool:
+def _is_query(text: str, hierarchy: Hierarchy) -> bool:
     """Names of modules hardly have a `=` in them; one that does is that module."""
-    known = provenance.hierarchy.canonical
+    known = hierarchy.canonical
     return text not in known and ModuleCall.parse(text).path not in known and not _COMPARISONS.isdisjoint(text)
 
 

@@ -16,7 +16,7 @@ from typing import Any, overload
 
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import as_sequence
-from modelexport.api.package import Component, Package, find_package
+from modelexport.api.package import Component, Package, find_one_file, find_package
 from modelexport.api.package_writing import copy_component, rewrite_package
 from modelexport.api.writing import ensure_apart, write_tagged
 from modelexport.errors import RecordMismatch, RecordUnreadable, UserError
@@ -41,12 +41,12 @@ from modelexport.transform.fold.recipe import write_recipe
 _KEYS = (*metadata.NODE_KEYS, *metadata.MODEL_KEYS)
 
 
-def fold(path: str | Path, output: str | Path, *, classes: Iterable[str] = ()) -> FoldResult:
+def fold(path: str | Path | Package | Component, output: str | Path, *, classes: Iterable[str] = ()) -> FoldResult:
     """Write a file with its repeated modules as functions: one body for all calls that do the same.
 
     classes  the modules that become functions, by class, also if they are called once; all that repeat if left out
     """
-    source, target = Path(path), Path(output)
+    source, target = find_one_file(path), Path(output)
     ensure_model_target(target)
     opened = open_file(source)
     ensure_apart(target, source)
@@ -118,9 +118,9 @@ def _outline_folded(opened: TaggedFile, folded: FoldedModel) -> Outline | None:
     return outlined(graph, lambda name: outline.sketches.get(name) if name in graph.initializers else constants(name))
 
 
-def flatten(path: str | Path, output: str | Path) -> FlattenResult:
+def flatten(path: str | Path | Package | Component, output: str | Path) -> FlattenResult:
     """Write a file without functions: what `fold` made becomes exactly what it was, other functions are inlined."""
-    source, target = Path(path), Path(output)
+    source, target = find_one_file(path), Path(output)
     ensure_model_target(target)
     opened = open_file(source)
     ensure_apart(target, source)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from modelexport.api.opening import open_file
 from modelexport.errors import UnknownName, UserError
-from modelexport.graph.file.package import find_file, is_package, read_package
+from modelexport.graph.file.package import explain_folder, find_file, is_package, read_package
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.record.package import PACKAGE_FILE, ComponentInfo, PackageInfo
 from modelexport.record.package_provenance import PackageProvenance
@@ -59,10 +59,17 @@ class Component:
     def attribution(self, name_or_key: str) -> Attribution:
         return self.provenance.attribution(name_or_key)
 
+    def __fspath__(self) -> str:
+        """That of the .onnx file, for everything that takes a file."""
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
 
 @dataclass(frozen=True, eq=False)
 class Package:
-    """A folder with `modelexport.json` whose files are there in their recorded sizes.
+    """A folder with `modelexport.json` whose models, weights and records are there in their recorded sizes.
 
     exported  by component: what its export had to say; empty for a package that was opened
     """
@@ -119,9 +126,10 @@ def not_a_package(file: str | Path | Package, component: str) -> UserError:
 
 
 def open_package(folder: str | Path) -> Package:
-    """Open a folder with `modelexport.json`. A file that is missing, exchanged or truncated is FileUnreadable.
+    """Open a folder with `modelexport.json`. A model that is missing, exchanged or truncated is FileUnreadable.
 
-    Sizes are looked at; `validate` also compares digests, for which it reads every file.
+    Sizes are looked at; `validate` also compares digests, for which it reads every file. Files beside the models
+    (configuration, tokenizer) may have been edited: `validate` says so.
     """
     path = Path(folder)
     return Package(path, read_package(path))
@@ -132,6 +140,24 @@ def find_package(path: str | Path | Package) -> Package | None:
     if isinstance(path, Package):
         return path
     return open_package(path) if is_package(Path(path)) else None
+
+
+def find_one_file(path: str | Path | Package | Component) -> Path:
+    """The path of a file, for verbs that take one: that of a package if it has no other."""
+    package = None if isinstance(path, Component) else find_package(path)
+    if package is None:
+        return Path(path)
+    if len(package) == 1:
+        return next(iter(package.components.values())).path
+    raise explain_folder(package.folder)
+
+
+def refuse_for_file(file: str | Path | Package, options: str, hint: str) -> UserError:
+    """Why options about packages cannot be followed: it is one file, or a folder that is no package."""
+    path = Path(file)
+    if path.is_dir():
+        return explain_folder(path)
+    return UserError(f"{path} is one file, and {options} are about packages", hint)
 
 
 def find_packages(left: str | Path | Package, right: str | Path | Package) -> tuple[Package, Package] | None:

@@ -16,11 +16,18 @@ from pathlib import Path
 from types import MappingProxyType
 
 from modelexport.api.package import Component, Package, open_package
-from modelexport.errors import FileUnwritable, UserError
+from modelexport.errors import FileUnreadable, FileUnwritable, UserError
 from modelexport.graph.file.external import data_files
-from modelexport.graph.file.folder import staged_folder
+from modelexport.graph.file.folder import copy_beside, staged_folder
 from modelexport.graph.file.metadata import sidecar_path
-from modelexport.graph.file.package import digest_file, write_description, write_package
+from modelexport.graph.file.package import (
+    digest_file,
+    find_changed_files,
+    find_file,
+    list_files_beside,
+    write_description,
+    write_package,
+)
 from modelexport.graph.file.reading import ModelFile, open_model
 from modelexport.graph.file.sharing import rename_data, share_data
 from modelexport.graph.file.tagged_file import open_tagged
@@ -50,10 +57,8 @@ def rewrite_package(
     info, contract = replace(package.info, components=components), find_target(package)
     ensure_apart_from(package.folder, output)
     with staged_folder(output, force=force) as folder:
-        for name in _other_files(package):
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(package.folder / name, target)
+        for name in list_files_beside(package.info):
+            _copy_listed(package, name, folder / name)
         for item in components:
             target = folder / item.file
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -65,10 +70,23 @@ def rewrite_package(
     return open_package(output)
 
 
-def repair_package(package: Package, output: Path | None = None) -> tuple[Package, dict[str, int]]:
-    """The keys on nodes written anew from the records: in place, or in a new package. Nodes changed, by component.
+@dataclass(frozen=True)
+class RepairedPackage:
+    """A package after a repair.
 
-    In place, a file that is not the one of the package is left alone: its digest would say that it is.
+    nodes    by component: how many were given other keys
+    renewed  files beside the models that were edited since, and are listed now as they are
+    """
+
+    package: Package
+    nodes: Mapping[str, int]
+    renewed: tuple[str, ...]
+
+
+def repair_package(package: Package, output: Path | None = None) -> RepairedPackage:
+    """The keys on nodes written anew from the records, and edited files beside them listed anew.
+
+    In place, a model that is not the one of the package is left alone: its digest would say that it is.
     """
     from modelexport.inspect.validate import repair_keys
 
@@ -81,8 +99,10 @@ def repair_package(package: Package, output: Path | None = None) -> tuple[Packag
         repair_keys(file)
         save_model(file, target)
 
+    beside = {name: package.info.files[name] for name in list_files_beside(package.info)}
+    renewed = tuple(find_changed_files(package.folder, replace(package.info, files=beside)))
     if output is not None:
-        return rewrite_package(package, output, write), repaired
+        return RepairedPackage(rewrite_package(package, output, write), repaired, renewed)
     # All files are looked at before the first is written: either the package is repaired or it is as it was.
     for name in changed:
         path, listed = package[name].path, package.info.files[package[name].info.file]
@@ -95,13 +115,14 @@ def repair_package(package: Package, output: Path | None = None) -> tuple[Packag
         file = open_tagged(package[name].path)
         repair_keys(file)
         save_model(file, file.path)
-    if not changed:
-        return package, {}
-    files = {package[name].info.file: digest_file(package[name].path) for name in changed}
-    # Not all digests: another file may have been changed by somebody else, and `validate` has to say so.
+    if not changed and not renewed:
+        return RepairedPackage(package, {}, ())
+    names = (*(package[name].info.file for name in changed), *renewed)
+    # Not all digests: another model may have been put there by somebody else, and `validate` has to say so.
+    files = {name: digest_file(find_file(package.folder, name)) for name in names}
     info = replace(package.info, files={**package.info.files, **files})
     write_description(package.folder, info)
-    return open_package(package.folder), changed
+    return RepairedPackage(open_package(package.folder), changed, renewed)
 
 
 def ensure_apart_from(folder: Path, output: Path) -> None:
@@ -111,13 +132,13 @@ def ensure_apart_from(folder: Path, output: Path) -> None:
         raise FileUnwritable(f"cannot write {output}: {folder} is read here", "Write to a folder beside it.")
 
 
-def _other_files(package: Package) -> list[str]:
-    """Everything but models, their weights and their records."""
-    owned: set[str] = set()
-    for component in package.info.components:
-        sidecar = sidecar_path(Path(component.file)).as_posix()
-        owned |= {component.file, sidecar, *component.data}
-    return [name for name in package.info.files if name not in owned]
+def _copy_listed(package: Package, name: str, target: Path) -> None:
+    source = find_file(package.folder, name)
+    if not source.is_file():
+        raise FileUnreadable(
+            f"{package.folder} has no {name}, which is part of the package", "Put the file back: it is copied."
+        )
+    copy_beside(source, package.folder, target)
 
 
 def _describe_written(info: PackageInfo, folder: Path) -> PackageInfo:

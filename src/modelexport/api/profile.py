@@ -16,7 +16,7 @@ import numpy as np
 from modelexport.api.environment import Clock, Progress, need_torch
 from modelexport.api.keywords import ProfileKeywords
 from modelexport.api.opening import open_file
-from modelexport.api.package import Package, find_package
+from modelexport.api.package import Package, find_package, refuse_for_file
 from modelexport.api.prepare_file import fit_dtype, prepare_for_file
 from modelexport.api.profile_run import ProfileSettings, profile_feed
 from modelexport.errors import UserError
@@ -95,10 +95,8 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
 def _refuse_for_file(file: str | Path | Package, **options: object) -> None:
     """Options that are about steps of generation, which one file alone does not take."""
     if any(value for value in options.values()):
-        raise UserError(
-            f"{Path(file)} is one file, and --prompt, --new-tokens and --past are about packages",
-            "Give a folder, or leave them out: --input gives shapes of a file's inputs.",
-        )
+        hint = "Give a folder, or leave them out: --input gives shapes of a file's inputs."
+        raise refuse_for_file(file, "--prompt, --new-tokens and --past", hint)
 
 
 def _refuse_for_package(**options: object) -> None:

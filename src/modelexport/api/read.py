@@ -23,6 +23,7 @@ from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, read_sid
 from modelexport.inspect.analyze import Analysis, analyze_file
 from modelexport.inspect.cost.totals import count
 from modelexport.inspect.query.answer import Answer, answer_query
+from modelexport.record.package import Axis
 from modelexport.record.provenance import NodeEntry, Provenance
 from modelexport.record.results.cost import Cost
 
@@ -113,6 +114,7 @@ def cost(source: str | Path | Package, at: Mapping[str, int] | None = None) -> C
     """
     sizes = dict(at or {})
     ensure_sizes(sizes)
+    _ensure_sum(sizes)
     if (package := find_package(source)) is not None:
         from modelexport.api.package_reading import cost_package
 
@@ -167,7 +169,7 @@ def validate(
 
     check_consistency  also look for attributions that dataflow rules out
     repair             first rewrite the keys on the nodes from the record, in place or into `output`; of a package, a
-                       folder
+                       folder, and files beside its models that were edited are listed as they are now
     require_record     that there is no record is an error, and not a warning
     """
     if (package := find_package(path)) is not None:
@@ -175,15 +177,16 @@ def validate(
         from modelexport.api.package_writing import repair_package
 
         target = None if output is None else Path(output)
-        package, repaired_nodes = repair_package(package, target) if repair else (package, {})
+        repaired = repair_package(package, target) if repair else None
+        package = package if repaired is None else repaired.package
         validation = validate_package(package, check_consistency=check_consistency, require_record=require_record)
-        return validation.with_repairs(repaired_nodes)
+        return validation if repaired is None else validation.with_repairs(repaired.nodes, repaired.renewed)
     from modelexport.inspect.validate import run_checks
 
     file = open_tagged(Path(path))
-    repaired, written = _repair_keys(file, None if output is None else Path(output)) if repair else (0, "")
+    nodes, written = _repair_keys(file, None if output is None else Path(output)) if repair else (0, "")
     checked = run_checks(file, check_consistency=check_consistency, require_record=require_record)
-    return replace(checked, repaired=repaired, written=written)
+    return replace(checked, repaired=nodes, written=written)
 
 
 def _repair_keys(file: TaggedFile, output: Path | None) -> tuple[int, str]:
@@ -207,6 +210,18 @@ def ensure_sizes(sizes: Mapping[str, object], least: int = 0) -> None:
             shown = repr(size) if type(size) is not int or abs(size) <= _LARGEST else "that large"
             limits = f"Sizes are whole numbers from {least} to {_LARGEST}."
             raise UserError(f"the axis {name!r} cannot have the size {shown}", limits)
+
+
+def _ensure_sum(sizes: Mapping[str, int]) -> None:
+    """Raise UserError for a mask of another length than what is past and what is new together."""
+    if not {Axis.PAST, Axis.SEQUENCE, Axis.TOTAL} <= sizes.keys():
+        return
+    past, new, total = sizes[Axis.PAST], sizes[Axis.SEQUENCE], sizes[Axis.TOTAL]
+    if total != past + new:
+        raise UserError(
+            f"{Axis.TOTAL} is {total}, and {Axis.PAST} {past} and {Axis.SEQUENCE} {new} are {past + new} together",
+            f"Leave {Axis.TOTAL} out.",
+        )
 
 
 def ensure_axes(counted: Cost, sizes: Mapping[str, int]) -> None:

@@ -17,7 +17,7 @@ from modelexport.api.environment import Clock, Progress
 from modelexport.api.keywords import VerifyKeywords
 from modelexport.api.opening import ensure_record, note_source
 from modelexport.api.options import NEW_TOKENS, ChainOptions, VerifyOptions, parse_tolerance
-from modelexport.api.package import Package, find_package
+from modelexport.api.package import Package, find_package, refuse_for_file
 from modelexport.api.verify_file import link_files, verify_against_file
 from modelexport.api.verify_model import verify_against_model
 from modelexport.errors import UserError
@@ -103,10 +103,7 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
 
         return verify_opened_package(package, against, options, ChainOptions(new_tokens or NEW_TOKENS, grid), clock)
     if new_tokens is not None or not grid:
-        raise UserError(
-            f"{file} is one file, and --new-tokens and --no-grid are about packages",
-            "Give a folder, or leave them out.",
-        )
+        raise refuse_for_file(file, "--new-tokens and --no-grid", "Give a folder, or leave them out.")
     tagged = open_tagged(Path(file))
     if against is None:
         ensure_record(tagged)

@@ -63,6 +63,7 @@ def verify_against_model(
     with clock.step("parameters"):
         held = {name: to_stored_array(tensor) for name, tensor in state_tensors(runs.first.model).items()}
         parameters = compare_parameters(runs.first.hierarchy, file.provenance, held, initializer_arrays(file))
+        _refuse_other_model(file, runs, parameters)
     findings: list[SampleComparison] = []
     proof: AttributionProof | None = None
     with _blame_weights(parameters), open_judged(file, options, clock) as judged:
@@ -110,7 +111,7 @@ class ModelRuns:
         self._source = fit_dtype(file, options.source)
         first, *self._more = self._source.samples if prepared is None else (None,)
         self.prepared = prepared or prepare_for_file(file, replace(self._source, inputs=first), clock)
-        self._overlap_notes = overlap_notes(file, self.prepared.module, self.prepared.source)
+        self.overlap_notes = overlap_notes(file, self.prepared.module, self.prepared.source)
         with clock.step("trace"):
             self.first = self._traced(self.prepared)
 
@@ -133,7 +134,7 @@ class ModelRuns:
     @property
     def notes(self) -> tuple[str, ...]:
         random_notes = _random_notes(self._file, self.prepared.module)
-        return (*self._overlap_notes, *self.prepared.notes, *self.first.notes, *random_notes)
+        return (*self.overlap_notes, *self.prepared.notes, *self.first.notes, *random_notes)
 
     def _traced(self, prepared: PreparedModel) -> TracedRun:
         """On inputs that leave the model all of its work, where nobody chose them."""
@@ -188,6 +189,21 @@ def overlap_notes(opened: TaggedFile, model: torch.nn.Module, source: str) -> tu
             f"Give the model that it was exported from, a {recorded.modules[ROOT].class_name}.",
         )
     return overlap.notes
+
+
+def _refuse_other_model(opened: TaggedFile, runs: ModelRuns, parameters: ParameterCheck) -> None:
+    """Raise ModelMismatch where modules are others and most weights, too: no number after this would say anything.
+
+    The same modules with other weights are another version of the model, and are compared.
+    """
+    differing = len(parameters.differing)
+    if runs.overlap_notes and differing > parameters.compared / 2:
+        recorded = opened.provenance.hierarchy.modules[ROOT]
+        raise ModelMismatch(
+            f"{opened.path} was not made from {runs.prepared.source}: {differing} of {parameters.compared} parameters "
+            f"differ, and {runs.overlap_notes[0]}",
+            f"Give the model that it was exported from, a {recorded.class_name}.",
+        )
 
 
 @contextmanager

@@ -136,7 +136,9 @@ def run_guarded(command: click.Command, arguments: list[str]) -> int:
     except BrokenPipeError:
         _leave_output()  # the reader went away (`| head`), which is its right
         return _BROKEN_PIPE
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - nothing may reach the user as a traceback
+    except Stopped:
+        raise
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - nothing may reach the user as a traceback
         failure = _failure(error)
         if debug:
             traceback.print_exc()
@@ -145,8 +147,12 @@ def run_guarded(command: click.Command, arguments: list[str]) -> int:
     return result
 
 
+class Stopped(SystemExit):
+    """A signal ended the program; any other exit is that of code of a model, which has no right to it."""
+
+
 def _stop(number: int, _: object) -> None:
-    sys.exit(128 + number)
+    raise Stopped(128 + number)
 
 
 def _run(command: click.Command, arguments: list[str]) -> int:
@@ -165,6 +171,9 @@ def _failure(error: BaseException) -> _Failure:
     match error:
         case KeyboardInterrupt() | click.Abort():
             return _Failure(_INTERRUPTED, "interrupted")
+        case SystemExit():
+            hint = "Take the call of sys.exit out of the code of the model."
+            return _Failure(_USAGE, f"error: the code of the model ended the program ({error.code})", hint)
         case click.ClickException():
             return _Failure(_USAGE, f"error: {error.format_message()}", _usage_hint(error))
         case ModelExportError():

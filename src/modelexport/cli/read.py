@@ -52,7 +52,11 @@ def analyze(model: Path, filter_tag: str | None, report: cli.Report) -> int:
 @cli.model_argument("model")
 @click.option("--check-consistency", is_flag=True, help="Also find attributions that dataflow rules out.")
 @click.option("--require-record", is_flag=True, help="Count it as an error if there is no record.")
-@click.option("--repair", is_flag=True, help="First rewrite the keys on the nodes from the record.")
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="First rewrite the keys on the nodes from the record; of a package, also list edited files beside it.",
+)
 @cli.target_option("Write the repaired model to FILE, or the package to a folder, instead of MODEL.", required=False)
 @cli.report_options("text", "json", to_file=False)
 def validate(model: Path, output: Path | None, report: cli.Report, **options: Any) -> int:

@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 from modelexport.capture.entry_point import EntryPoint
-from modelexport.capture.generation.captures import empty_state
+from modelexport.capture.generation.captures import empty_state, name_first_axis
 from modelexport.capture.generation.entry_points import find_entry_points
 from modelexport.capture.generation.generate_inputs import make_generate_inputs
 from modelexport.capture.generation.steps import record_steps
@@ -128,6 +128,7 @@ def test_chain_equals_generate(build: Callable[[], nn.Module]) -> None:
     entries = {entry.name: entry for entry in find_entry_points(model, inputs)}
     assert list(entries)[:4] == ["vision_encoder", "embed_tokens", "embedding", "decoder"]
     assert ("decoder_with_past" in entries) == (build is build_paligemma)
+    assert build is not build_llava or entries["vision_encoder"].axes["pixel_values"] == {0: "batch"}
     expected = record_steps(model, inputs, 4)
     features = call(entries["vision_encoder"], inputs)
     embedded = call(entries["embedding"], inputs, features)
@@ -247,3 +248,13 @@ def test_model_is_left_as_it_was() -> None:
     find_entry_points(model, inputs)
     assert hooks == [len(each._forward_pre_hooks) + len(each._forward_hooks) for each in model.modules()]
     assert not [each for each in model.modules() if "forward" in vars(each)]
+
+
+def test_the_first_axis_is_the_batch_where_inputs_agree_on_it() -> None:
+    small, large = torch.zeros(4, 4, 8), torch.zeros(6, 4, 16)
+    assert name_first_axis({"sample": small, "step": torch.zeros(())}, {"sample": large, "step": torch.zeros(())}) == {
+        (4, 6): "batch"
+    }
+    patches = {"pixel_values": torch.zeros(64, 48), "image_grid_thw": torch.zeros(1, 3)}
+    more = {"pixel_values": torch.zeros(128, 48), "image_grid_thw": torch.zeros(2, 3)}
+    assert name_first_axis(patches, more) == {}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.support.verification import EVIL, VERIFICATIONS, difference, node, numbers, verification, wrong_in
 
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.results.package_verification import PackageVerification, TokenCheck
 from modelexport.record.results.verification import (
     AttributionProof,
     Divergence,
@@ -27,6 +28,7 @@ from modelexport.show.text.console import (
     modules_text,
     reasons_text,
 )
+from modelexport.show.text.package_verification import package_verification_tables
 from modelexport.show.text.verification import verification_tables
 from modelexport.show.text.verification_rows import Shown
 
@@ -354,3 +356,16 @@ def test_where_nothing_is_proved_not_everything_agrees() -> None:
     # Shapes and integers alone are nothing that values could prove.
     none = AttributionProof((node("a", Verdict.NOT_PROVABLE, compute=False),))
     assert lines(replace(found, proof=none))[-1] == "everything agrees"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "text"),
+    [
+        (((7, 8), (5, 6)), "2 new ones in 2 rows, equal to those of generate"),
+        (((7,), (5,)), "1 were made before the chain diverged, equal to those of generate"),
+        (((), ()), "2 new ones in 2 rows by generate, none by the files: the chain diverged in its first step"),
+    ],
+)
+def test_tokens_are_equal_only_where_there_are_some(chosen: tuple[tuple[int, ...], ...], text: str) -> None:
+    found = PackageVerification("a", "b", {}, tokens=TokenCheck(((7, 8), (5, 6)), chosen))
+    assert text in as_text(package_verification_tables(found, Shown()))

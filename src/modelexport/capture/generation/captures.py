@@ -176,6 +176,17 @@ def name_axes(
     return axes
 
 
+def name_first_axis(sample: Mapping[str, torch.Tensor], enlarged: Mapping[str, torch.Tensor]) -> AxisNames:
+    """`batch` for the sizes of the first axis, where it has the same ones in all inputs; nothing where it has others.
+
+    sample [4, 4, 8, 16] and [6, 4, 16, 24]      {(4, 6): "batch"}
+    pixel_values [64, 48], image_grid_thw [1, 3], and [128, 48], [2, 3]      {}: patches and images
+    """
+    pairs = {(tensor.shape[0], enlarged[name].shape[0]) for name, tensor in sample.items() if tensor.ndim}
+    differing = {pair for pair in pairs if pair[0] != pair[1]}
+    return dict.fromkeys(differing, BATCH) if len(differing) == 1 else {}
+
+
 def name_windows(axes: dict[str, dict[int, str]], layouts: Sequence[TensorLayout]) -> None:
     """The axis that a layer with a window forgets along: its size is that of the past only until the window is full.
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from modelexport.capture.entry_point import EntryPoint
-from modelexport.capture.generation.captures import BATCH, SEQUENCE, Recorder, are_close, name_axes
+from modelexport.capture.generation.captures import BATCH, SEQUENCE, Recorder, are_close, name_axes, name_first_axis
 from modelexport.capture.generation.decoders import find_decoder, find_two_decoders
 from modelexport.capture.generation.media import EmbeddingStep, MediaInput, describe_features, encode_media, find_media
 from modelexport.capture.generation.packed_images import make_uneven
@@ -60,7 +60,9 @@ def find_multimodal(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) 
 
 def _describe_encoder(model: torch.nn.Module, media: MediaInput, larger: MediaInput) -> EntryPoint:
     step = describe_features(model, media)
-    axes = name_axes(media.arguments, larger.arguments, {})
+    # In one list of patches the first axis is that list, and not the images.
+    known = name_first_axis(media.arguments, larger.arguments) if step.packed is None else {}
+    axes = name_axes(media.arguments, larger.arguments, known)
     uneven = () if step.packed is None else (make_uneven(media.arguments, step.packed.patches),)
     return EntryPoint(media.encoder, step, media.arguments, axes, others=(larger.arguments, *uneven))
 

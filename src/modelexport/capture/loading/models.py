@@ -35,7 +35,7 @@ from modelexport.capture.loading.parts import Parts, join_parts
 from modelexport.capture.loading.pipelines import is_pipeline_folder, load_pipeline
 from modelexport.capture.loading.pretrained import load_config_file, load_folder, load_hub
 from modelexport.capture.loading.sentences import is_sentence_folder, load_sentences
-from modelexport.capture.loading.third_party import LoadedModel, explain_failure, summarize_error
+from modelexport.capture.loading.third_party import LoadedModel, explain_exit, explain_failure, summarize_error
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName
 from modelexport.record.model_source import ModelSource
 
@@ -87,7 +87,8 @@ def _on_path(folder: Path) -> Iterator[None]:
 
 def _import_name(name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        with explain_exit(f"importing {name!r} failed"):
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or ""
         # A package that exists but lacks one of its own dependencies is a different mistake.

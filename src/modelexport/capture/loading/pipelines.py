@@ -24,7 +24,7 @@ import torch
 from modelexport.capture.arguments import output_tensors
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.generation.cache import TensorLayout, cache_tensors, lay_out_constant
-from modelexport.capture.generation.captures import AxisNames, name_axes, sample_tensors
+from modelexport.capture.generation.captures import BATCH, AxisNames, name_axes, name_first_axis, sample_tensors
 from modelexport.capture.generation.steps import RecordedCall, record_calls
 from modelexport.capture.isolation import quiet, seed_torch, silence_loggers
 from modelexport.capture.loading.dtypes import loading_dtype
@@ -138,7 +138,11 @@ def _enter_network(
 ) -> EntryPoint:
     layouts = tuple(_lay_out(call))
     inputs, larger = (_tensors_of(item, layouts) for item in (call, enlarged))
-    axes = name_axes(inputs, larger, names)
+    # Guidance runs a network on twice the rows; they are the batch of the file all the same.
+    rows = name_first_axis(inputs, larger)
+    known = {pair: name for pair, name in names.items() if not rows or name != BATCH} | rows
+    axes = name_axes(inputs, larger, known)
+    names.update({pair: name for pair, name in known.items() if pair not in rows})
     inside = {inner for layout in layouts for inner in layout.sample}
     constants = {key: value for key, value in call.arguments.items() if not cache_tensors(value)}
 
@@ -150,7 +154,19 @@ def _enter_network(
         # The graph has an input of the name that the result of a network goes by.
         return {f"out_{key}" if key in inputs else _result_name(key): tensor for key, tensor in outputs.items()}
 
-    return EntryPoint(name, forward, inputs, axes, others=(larger,))
+    return EntryPoint(name, forward, inputs, axes, others=(larger,), notes=tuple(_note_fixed(inputs, axes)))
+
+
+def _note_fixed(inputs: Mapping[str, torch.Tensor], axes: Mapping[str, Mapping[int, str]]) -> Iterator[str]:
+    """Inputs of which nothing but the rows is open: a tokenizer fills up texts to one length, and files take no other.
+
+    encoder_hidden_states [batch, 77, 768]
+    """
+    for name, tensor in inputs.items():
+        named = axes.get(name, {})
+        if tensor.ndim > 1 and named.keys() <= {0}:
+            shape = ", ".join(str(named.get(axis, size)) for axis, size in enumerate(tensor.shape))
+            yield f"{name} is fixed at [{shape}]: the pipeline passes it so in every size"
 
 
 def _join_axes(tensors: Mapping[str, torch.Tensor], axes: Mapping[str, Mapping[int, str]]) -> None:

@@ -76,13 +76,26 @@ def quiet_transformers() -> Iterator[None]:
 def explain_failure(failure: str, hint: str = "") -> Iterator[None]:
     """Re-raise whatever the code inside raises as ModelUnloadable, with its reason kept."""
     try:
-        yield
+        with explain_exit(failure):
+            yield
     except ModelExportError:
         raise
     except ImportError as error:
         raise ExtraMissing(f"{failure}: {summarize_error(error)}", "Install the package that it names.") from error
     except Exception as error:
         raise ModelUnloadable(f"{failure}: {summarize_error(error)}", hint) from error
+
+
+@contextmanager
+def explain_exit(failure: str) -> Iterator[None]:
+    """ModelUnloadable for code that calls `sys.exit`: the program would end as if all were well."""
+    try:
+        yield
+    except SystemExit as error:
+        if type(error) is not SystemExit:  # that of a signal to this program
+            raise
+        reason = f"the code ends the program, sys.exit({'' if error.code is None else error.code!r})"
+        raise ModelUnloadable(f"{failure}: {reason}", "Take that call out of the code that is loaded.") from error
 
 
 def summarize_error(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -31,12 +31,9 @@ def ensure_folder_target(folder: Path, *, force: bool = False) -> None:
             raise FileUnwritable(f"cannot write {folder}: it is not a folder", "Give the name of a folder.")
         if os.path.lexists(folder) and not folder.exists():
             raise FileUnwritable(f"cannot write {folder}: it is a link to nothing", "Give the name of a folder.")
-        above = _parent(folder)
+        above = next(path for path in _folders_above(folder) if os.path.lexists(path))
         if not above.is_dir():
-            raise FileUnwritable(
-                f"cannot write {folder}: the folder {above} does not exist",
-                "Create that folder first, or write to another one.",
-            )
+            raise FileUnwritable(f"cannot write {folder}: {above} is not a folder", "Write to another folder.")
         if not os.access(folder if folder.exists() else above, os.W_OK):
             raise FileUnwritable(f"cannot write {folder}: permission denied", "Write to another folder.")
         if folder.exists() and not force and any(folder.iterdir()):
@@ -53,14 +50,18 @@ def staged_folder(folder: Path, *, force: bool = False) -> Iterator[Path]:
         _refuse_changed(folder)
     target = folder.resolve()
     temporary = target.parent / f".modelexport-{secrets.token_hex(8)}.tmp"
+    made: list[Path] = []
     try:
         with unwritable(folder):
+            made += _make_folders(target.parent)
             temporary.mkdir()
         yield temporary
         with unwritable(folder):
             _move_into_place(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        # Folders on the way are there for the target alone; one that holds it, or anything else, is not empty.
+        _remove_empty(made)
 
 
 def copy_beside(source: Path, folder: Path, target: Path) -> None:
@@ -78,8 +79,9 @@ def copy_beside(source: Path, folder: Path, target: Path) -> None:
     shutil.copyfile(source, target)
 
 
-def _parent(folder: Path) -> Path:
-    return Path(os.path.abspath(folder)).parent  # noqa: PTH100 - `resolve` would follow a link to another folder
+def _folders_above(folder: Path) -> Sequence[Path]:
+    """Nearest first; that of the file system is always there."""
+    return Path(os.path.abspath(folder)).parents  # noqa: PTH100 - `resolve` would follow a link to another folder
 
 
 def _move_into_place(temporary: Path, target: Path) -> None:
@@ -119,9 +121,7 @@ def _merge(temporary: Path, target: Path) -> None:
             path.unlink(missing_ok=True)
     except BaseException:
         put_back(replaced)
-        for folder in reversed(made):
-            with suppress(OSError):
-                folder.rmdir()
+        _remove_empty(made)
         raise
     for aside in (aside for _, aside in replaced if aside is not None):
         with suppress(OSError):
@@ -178,3 +178,9 @@ def _make_folders(folder: Path) -> list[Path]:
     for path in reversed(missing):
         path.mkdir()
     return missing[::-1]
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in reversed(folders):
+        with suppress(OSError):
+            folder.rmdir()

@@ -1,7 +1,8 @@
 """Package folder: `modelexport.json` and the files that it lists, checked by their sizes; digests on request.
 
-    info = read_package(Path("qwen3"))               what the folder holds; every file is there in its recorded size
+    info = read_package(Path("qwen3"))               what the folder holds; models are there in their recorded sizes
     find_changed_files(Path("qwen3"), info)          files with another content than when they were written
+    list_files_beside(info)                          ['genai_config.json', 'tokenizer.json']: people may edit these
     write_package(folder, info)                      sizes and digests of all files in a folder, and the description
 
 A package comes from anywhere: no file outside of its folder is ever opened because of it, also by way of a link.
@@ -10,12 +11,13 @@ A package comes from anywhere: no file outside of its folder is ever opened beca
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from modelexport.errors import FileUnreadable, quote_argument, some_of
 from modelexport.graph.file.atomic import write_atomically
+from modelexport.graph.file.metadata import sidecar_path
 from modelexport.record.package import PACKAGE_FILE, PackageInfo, StoredFile
 from modelexport.record.package_document import is_inside, parse_package_document, write_package_document
 
@@ -30,10 +32,16 @@ def is_package(path: Path) -> bool:
 
 
 def read_package(folder: Path) -> PackageInfo:
-    """The description, after a look at every file: one that is missing, exchanged or truncated is FileUnreadable."""
+    """The description, after a look at models, weights and records: FileUnreadable if one is missing or exchanged.
+
+    Files beside them may be there or not, and be edited: to set a temperature in a configuration is no damage.
+    """
     info = read_description(folder)
+    beside = {*list_files_beside(info)}
     for name, stored in info.files.items():
         path = find_file(folder, name)
+        if name in beside:
+            continue
         if not path.is_file():
             raise FileUnreadable(f"{folder} has no {name}, which is part of the package", _restore(folder))
         size = path.stat().st_size
@@ -63,20 +71,35 @@ def read_description(folder: Path) -> PackageInfo:
     return parse_package_document(text, str(path))
 
 
+def list_files_beside(info: PackageInfo) -> list[str]:
+    """Everything but models, their weights and their records: configuration, tokenizer, …"""
+    models: set[str] = set()
+    for component in info.components:
+        sidecar = sidecar_path(Path(component.file)).as_posix()
+        models |= {component.file, sidecar, *component.data}
+    return [name for name in info.files if name not in models]
+
+
 def explain_folder(folder: Path) -> FileUnreadable:
     """Why a folder cannot be asked as a model, and what to do instead."""
     if is_package(folder):
-        return FileUnreadable(
-            f"{folder} is a package of several files, and this takes one file",
-            "Give one of the .onnx files in it; in Python, open the folder with mx.open_package first.",
-        )
+        files = [component.file for component in read_description(folder).components]
+        return refuse_package(folder, files, f"{folder} is a package, and this takes one file")
     models = sorted(str(path.relative_to(folder)) for path in (*folder.glob("*.onnx"), *folder.glob("*/*.onnx")))
     if not models:
-        return FileUnreadable(f"{folder} is a folder", "Give the .onnx file inside it.")
+        return FileUnreadable(
+            f"{folder} is a folder without any .onnx file", "Give a file, or the folder of a package."
+        )
     return FileUnreadable(
         f"{folder} is a folder without {PACKAGE_FILE}: it has {some_of(models)}",
         f"Make it a package: `modelexport attach {quote_argument(folder)} -m MODEL -o OUT`; or give one of its files.",
     )
+
+
+def refuse_package(folder: Path, files: Sequence[str], message: str) -> FileUnreadable:
+    """Why a package cannot be taken for one of its files, with the files to choose from."""
+    paths = ", ".join(quote_argument(folder / file) for file in files)
+    return FileUnreadable(message, f"Give one of its files: {paths}." if len(files) > 1 else f"Give its file: {paths}.")
 
 
 def find_file(folder: Path, name: str) -> Path:

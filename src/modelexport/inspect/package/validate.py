@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 from modelexport.errors import RecordMismatch, some_of
-from modelexport.graph.file.package import find_changed_files
+from modelexport.graph.file.package import find_changed_files, find_file, list_files_beside
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.types import Dims, type_name
 from modelexport.inspect.validate import Finding, Severity, Validation, error
@@ -34,25 +34,27 @@ class PackageValidation:
     checks      names of the checks of what joins the files
     findings    of these checks
     components  the validation of each file that can be read, by the name of its component
+    renewed     files beside the models whose size and digest were written anew by a repair
     """
 
     folder: str
     checks: tuple[str, ...]
     findings: tuple[Finding, ...]
     components: Mapping[str, Validation]
+    renewed: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
         joined = any(finding.severity is Severity.ERROR for finding in self.findings)
         return not joined and all(validation.ok for validation in self.components.values())
 
-    def with_repairs(self, repaired: Mapping[str, int]) -> PackageValidation:
-        """The same after a repair: how many nodes of which components were given other keys."""
+    def with_repairs(self, repaired: Mapping[str, int], renewed: tuple[str, ...]) -> PackageValidation:
+        """The same after a repair: nodes that were given other keys, by component, and files that were renewed."""
         components = {
             name: replace(item, repaired=repaired[name], written=item.path) if name in repaired else item
             for name, item in self.components.items()
         }
-        return replace(self, components=components)
+        return replace(self, components=components, renewed=renewed)
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,17 @@ def check_package(opened: OpenedFiles) -> tuple[tuple[str, ...], tuple[Finding, 
 
 
 def _check_digests(opened: OpenedFiles) -> Iterator[Finding]:
-    """Sizes were looked at when the package was opened."""
+    """Files with another content. Models that are missing, or of another size, were found when it was opened."""
+    beside = list_files_beside(opened.info)
     for name in find_changed_files(opened.folder, opened.info):
-        yield error("file-changed", name, "it is not the file that the package was written with: other content")
+        if name in beside:
+            message = "it was edited since the package was written; --repair lists it as it is now"
+        else:
+            message = "it is not the file that the package was written with: other content"
+        yield error("file-changed", name, message)
+    for name in beside:
+        if not find_file(opened.folder, name).is_file():
+            yield error("file-missing", name, "the file is part of the package, and is not there: put it back")
 
 
 def _check_readable(opened: OpenedFiles) -> Iterator[Finding]:

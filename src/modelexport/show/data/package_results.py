@@ -55,7 +55,7 @@ def package_tables(queried_node: Fields) -> Tables:
             ResultField("nodes", lambda answer, _: answer.nodes, fields=rows_by_component(queried_node)),
             "notes",
         ),
-        PackageValidation: fields(_SCHEMA, "package=folder ok checks findings components"),
+        PackageValidation: fields(_SCHEMA, "package=folder ok checks findings components renewed"),
         PackageCost: fields(_SCHEMA, "package=folder axes at components cache cache_by_module cache_bytes notes"),
         PackageVerification: fields(
             _SCHEMA,

@@ -142,13 +142,18 @@ def _only(title: str, modules: Sequence[ModuleFacts]) -> Iterator[RenderableType
 
 
 def _sum_up(comparison: Comparison) -> str:
-    """Removed and added are counted by operator: one that moved inside of a module is neither."""
+    """Removed and added are counted by operator: one that moved inside of a module is neither.
+
+    All nodes of a module that one side lacks are removed or added.
+    """
     operators = [pair for difference in comparison.differences for pair in difference.operators.values()]
     operators += comparison.unattributed.values()
     removed = sum(max(0, pair.a - pair.b) for pair in operators)
+    removed += sum(module.own.nodes for module in comparison.only_a)
     added = sum(max(0, pair.b - pair.a) for pair in operators)
+    added += sum(module.own.nodes for module in comparison.only_b)
     changed = sum(len(difference.changed) for difference in comparison.differences)
-    modules = len(comparison.differences)
+    modules = len(comparison.differences) + len(comparison.only_a) + len(comparison.only_b)
     differ = f"{counted(modules, 'module')} {'differs' if modules == 1 else 'differ'}"
     return f"{differ}: {counted(removed, 'node')} removed, {added} added, {changed} changed"
 

@@ -165,6 +165,8 @@ def package_query_names(answer: PackageAnswer) -> str:
 def package_validation_tables(validation: PackageValidation, *, verbose: bool = False) -> Iterator[RenderableType]:
     for component in validation.components.values():
         yield from validation_tables(component, verbose=verbose)
+    if validation.renewed:
+        yield plain(f"listed as they are now: {', '.join(validation.renewed)}")
     joined = Validation(f"{validation.folder}, all together", validation.checks, validation.findings)
     yield from validation_tables(joined, verbose=verbose)
     errors = sum(finding.severity is Severity.ERROR for finding in validation.findings)

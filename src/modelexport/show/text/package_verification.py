@@ -106,6 +106,8 @@ def _tokens_line(tokens: TokenCheck) -> Text:
     if differing is None:
         return plain(f"{said}, equal to those of generate", "green")
     made = min((len(row) for row in tokens.chosen), default=0)
+    if not made:
+        return plain(f"{said} by generate, none by the files: the chain diverged in its first step", "yellow")
     if made <= differing:
         return plain(f"{said}: {made} were made before the chain diverged, equal to those of generate", "yellow")
     pairs = zip(tokens.expected, tokens.chosen, strict=True)
