@@ -29,6 +29,7 @@ from modelexport.api.package import open_package
 from modelexport.api.verify_chain import verify_chain
 from modelexport.api.verify_package import pair_components
 from modelexport.capture.generation.prepare import Components, prepare_components
+from modelexport.capture.onnxruntime.chain import FileChain
 from modelexport.graph.file.package import write_package
 from modelexport.graph.file.reading import open_model
 from modelexport.graph.file.writing import save_model
@@ -229,5 +230,6 @@ def _verify(folder: Path, components: Components) -> StepCheck | None:
     package = open_package(folder)
     compared = pair_components(package, components)
     options = VerifyOptions(ModelSource(components.module))
-    checks = verify_chain(package, components, compared, options, ChainOptions(4, grid=False), Clock(None))
+    files = FileChain(package.info, {name: component.file for name, component in package.components.items()})
+    checks = verify_chain(files, components, compared, options, ChainOptions(4, grid=False), Clock(None))
     return next((check for check in checks.steps if not check.ok), None)
