@@ -181,9 +181,9 @@ def run_checks(file: TaggedFile, *, check_consistency: bool, require_record: boo
 def _valid_model(file: TaggedFile) -> Iterator[Finding]:
     """ONNX's own checker, and data that lies in files which are not there."""
     problem = check_graph(file)
-    if problem is not None and check_graph(file, stated=False) is None:
-        # Runtimes infer types themselves: a wrong one that is stated beside harms nobody but readers.
-        yield Finding(Severity.WARNING, "stated-type", "", f"the file states a wrong type of a value: {problem}")
+    if problem is not None and check_graph(file, stated_shapes=False) is None:
+        # ONNX Runtime infers shapes itself and runs such a file; it refuses one that states wrong element types.
+        yield Finding(Severity.WARNING, "stated-shape", "", f"the file states a wrong shape of a value: {problem}")
     elif problem is not None:
         yield error("invalid-model", "", problem)
     for name, reason in missing_data(file.proto, file.directory):
