@@ -163,7 +163,7 @@ PLAIN_FAULTS = (
     Fault("key that is never renewed", make_stale("0.key"), 0, "model.layers.0.self_attn"),
     Fault("value that is never renewed", make_stale("1.value"), 0, "model.layers.1.self_attn"),
     Fault("positions shifted by one", shift_positions(1), 0, "model.rotary_emb"),
-    Fault("positions that start again behind 10 tokens", wrap_positions(10), 1, "model.rotary_emb"),
+    Fault("positions that start again behind 11 tokens", wrap_positions(11), 1, "model.rotary_emb"),
 )
 WINDOW_FAULTS = (
     Fault("key window that does not slide", forget_sliding("0.key"), 0, "model.layers.0.self_attn"),
