@@ -265,7 +265,7 @@ def test_the_command_line_names_what_diverges(
     spoiled = plant(WINDOW_FAULTS[3], package, tmp_path / "spoiled")
     assert run("verify", spoiled, "-m", model, "--new-tokens", 3, "--no-grid", "--no-proof") == 1
     text = capsys.readouterr().out
-    assert "first divergence: step 1 (batch 2, past 10, query 1), decoder, model.layers.0.self_attn" in text
+    assert "first divergence: step 1 (batch 2, past 11, query 1), decoder, model.layers.0.self_attn" in text
     assert "past_key_values.0.value: handed on from present.1.value" in text
     assert run("verify", spoiled, "-m", model, "--new-tokens", 3, "--no-grid", "--no-proof", "--format", "json") == 1
     assert json.loads(capsys.readouterr().out)["divergence"]["step"] == 1

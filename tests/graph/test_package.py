@@ -94,7 +94,7 @@ def test_a_folder_without_models_says_so(tmp_path: Path) -> None:
 
 
 def test_what_takes_one_file_says_so_of_a_package(package_path: Path) -> None:
-    with pytest.raises(FileUnreadable, match="package of several files"):
+    with pytest.raises(FileUnreadable, match="is a package, and this takes one file"):
         open_model(package_path)
 
 
