@@ -25,7 +25,7 @@ from measure.generation.targets import Target
 from measure.pages import Table
 from modelexport.api.environment import Clock
 from modelexport.api.options import ChainOptions, VerifyOptions
-from modelexport.api.package import open_package
+from modelexport.api.package import open_files, open_package
 from modelexport.api.verify_chain import verify_chain
 from modelexport.api.verify_package import pair_components
 from modelexport.capture.generation.prepare import Components, prepare_components
@@ -230,6 +230,6 @@ def _verify(folder: Path, components: Components) -> StepCheck | None:
     package = open_package(folder)
     compared = pair_components(package, components)
     options = VerifyOptions(ModelSource(components.module))
-    files = FileChain(package.info, {name: component.file for name, component in package.components.items()})
+    files = FileChain(package.info, open_files(package))
     checks = verify_chain(files, components, compared, options, ChainOptions(4, grid=False), Clock(None))
     return next((check for check in checks.steps if not check.ok), None)

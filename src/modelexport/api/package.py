@@ -135,6 +135,11 @@ def open_package(folder: str | Path) -> Package:
     return Package(path, read_package(path))
 
 
+def open_files(package: Package) -> dict[str, TaggedFile]:
+    """The files of a package, by component."""
+    return {name: component.file for name, component in package.components.items()}
+
+
 def find_package(path: str | Path | Package) -> Package | None:
     """The package in a folder, or itself; None for anything else, which is a file or an error of whoever reads it."""
     if isinstance(path, Package):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from modelexport.api.opening import note_source
-from modelexport.api.package import Package
+from modelexport.api.package import Package, open_files
 from modelexport.errors import FileUnreadable, UserError, propose_name
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.inspect.package.analyze import PackageAnalysis, analyze_package_files
@@ -107,10 +107,6 @@ def pair_packages(
         tuple(name for name in right if name not in left) if only is None else (),
         tuple(find_joint_differences(left.info, right.info)) if only is None else (),
     )
-
-
-def open_files(package: Package) -> dict[str, TaggedFile]:
-    return {name: component.file for name, component in package.components.items()}
 
 
 def share_overlay_paths(package: Package, paths: Sequence[Path]) -> Mapping[str, list[Path]]:

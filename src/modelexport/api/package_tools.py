@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from modelexport.api.package import Component, Package
+from modelexport.api.package import Component, Package, open_files
 from modelexport.api.package_writing import copy_tagged, find_target, rewrite_package
 from modelexport.errors import UnknownName, UserError
 from modelexport.graph.file.metadata import sidecar_path
@@ -202,7 +202,7 @@ def make_component_feeds(package: Package, count: int, seed: int) -> dict[Path, 
 
     if not any(component.info.cache for component in package.components.values()):
         return {}
-    files = {name: component.file for name, component in package.components.items()}
+    files = open_files(package)
     steps = make_steps(package.info, files, count, seed)
     return {package[name].path: tuple(feeds) for name, feeds in steps.items()}
 

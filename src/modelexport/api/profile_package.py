@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modelexport.api.environment import Clock, Progress
-from modelexport.api.package import Package, open_package
+from modelexport.api.package import Package, open_files, open_package
 from modelexport.api.profile_run import ProfileSettings, profile_feed
 from modelexport.errors import InputError, RuntimeFailed, UserError
 from modelexport.graph.file.context import Context, find_context
@@ -101,7 +101,7 @@ def profile_opened_package(
 ) -> PackageProfile:
     from modelexport.capture.onnxruntime.generated_feeds import GeneratedFeeds
 
-    files = {name: component.file for name, component in package.components.items()}
+    files = open_files(package)
     prompt, new_tokens = lengths.fit(find_context(package.folder))
     phases = _Phases(GeneratedFeeds(package.info, files, seed), files, settings, lengths.batch, clock)
     try:

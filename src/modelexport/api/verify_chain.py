@@ -124,14 +124,13 @@ class _ChainWalk:
         # What links and cache pairs hand on is not given: it goes from file to file as the package says.
         given = {name: self._feeders.take_given(name, feeder, feeding) for name, feeder in feeding.items()}
         given[entry.name] = self._feeders.take_given(entry.name, call, feeding, {pair.past for pair in entry.cache})
-        component = entry.name
         try:
             runs = self._files.run_feeders(given)
             if number == 0:
                 self._feeders.merge_media(self._files, runs, arguments)
             runs = (*runs, self._files.run_decoder(given))
         except RuntimeFailed as error:
-            return [self._comparer.fail(number, component, call, error)], np.empty(0)
+            return [self._comparer.fail(number, entry.name, call, error)], np.empty(0)
         checks = [self._comparer.compare(number, run, feeding.get(run.component, call)) for run in runs]
         return checks, runs[-1].outputs.get("logits", np.empty(0))
 
@@ -216,9 +215,10 @@ def _check_tokens(
 
 
 def _ensure_context(model: torch.nn.Module, prompt: Mapping[str, torch.Tensor], new_tokens: int) -> None:
+    from modelexport.capture.generation.steps import has_encoder
+
     context, tokens = _context(model), prompt.get("input_ids")
-    is_prompt = not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-    length = tokens.shape[1] if tokens is not None and is_prompt else 0
+    length = tokens.shape[1] if tokens is not None and not has_encoder(model) else 0
     if context is not None and length + new_tokens > context:
         raise InputError(
             f"a prompt of {length} tokens and {new_tokens} new ones are more than the model's context of {context}",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from modelexport.api.environment import Clock, Progress, need_torch
 from modelexport.api.opening import ensure_record
 from modelexport.api.options import NEW_TOKENS, ChainOptions, VerifyOptions, parse_tolerance
-from modelexport.api.package import Package, ensure_packages, find_package, open_package
+from modelexport.api.package import Package, ensure_packages, find_package, open_files, open_package
 from modelexport.api.prepare_file import fit_dtype
 from modelexport.api.step_comparison import ComparedFile
 from modelexport.api.verify_chain import verify_chain
@@ -151,7 +151,7 @@ def _verify_against_model(
     compared = pair_components(package, components)
     files = None
     if any(component.info.cache for component in package.components.values()):
-        files = FileChain(package.info, {name: component.file for name, component in package.components.items()})
+        files = FileChain(package.info, open_files(package))
         with clock.step("inputs"):
             components, compared = fit_samples(files, components, compared)
     alone = {name: _verify_entry(components, item, options, clock) for name, item in compared.items() if chain.alone}
@@ -253,5 +253,5 @@ def _made_feeds(package: Package, seed: int) -> dict[str, object]:
 
     if not any(component.info.cache for component in package.components.values()):
         return {}
-    files = {name: component.file for name, component in package.components.items()}
+    files = open_files(package)
     return dict(make_feeds(package.info, files, seed=seed))

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modelexport.api.opening import note_source, open_file
-from modelexport.api.package import Component, Package, ensure_packages, find_package
-from modelexport.api.package_reading import ensure_package_axes, open_files, share_overlay_paths
+from modelexport.api.package import Component, Package, ensure_packages, find_package, open_files
+from modelexport.api.package_reading import ensure_package_axes, share_overlay_paths
 from modelexport.api.read import ensure_axes, ensure_sizes
 from modelexport.api.writing import ensure_spared
 from modelexport.errors import some_of

@@ -20,6 +20,7 @@ from modelexport.capture.generation.decoders import find_decoder
 from modelexport.capture.generation.encoder_decoders import find_encoder_decoder
 from modelexport.capture.generation.media import find_media
 from modelexport.capture.generation.multimodal import find_multimodal
+from modelexport.capture.generation.steps import has_encoder
 
 
 def find_entry_points(
@@ -31,7 +32,7 @@ def find_entry_points(
     encodes_keys  whether it gets keys and values of the encoder's states from the encoder
     """
     # First, because a speech recognizer has media as well, and its decoder never sees them.
-    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+    if has_encoder(model):
         return find_encoder_decoder(model, inputs, merged, encodes_keys)
     if find_media(model, inputs):
         return find_multimodal(model, inputs)

@@ -26,10 +26,11 @@ import torch
 from modelexport.capture.arguments import CallArguments, to_array
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.export import PreparedModel, Step, prepare_model
-from modelexport.capture.generation.captures import BATCH, PAST, SEQUENCE, TOTAL, WINDOW
+from modelexport.capture.generation.captures import BATCH, PAST, SEQUENCE, TOTAL, WINDOW, empty_state
 from modelexport.capture.generation.decoder_step import MASK
 from modelexport.capture.generation.entry_points import find_entry_points
 from modelexport.capture.generation.generate_inputs import make_generate_inputs
+from modelexport.capture.generation.steps import has_encoder
 from modelexport.capture.generation.windows import exportable_windows
 from modelexport.capture.isolation import isolate_model
 from modelexport.capture.onnxruntime.session import bind_inputs, open_session, required_inputs, run_session
@@ -130,7 +131,7 @@ class _EntryFinder:
     def _splits(self) -> Iterator[_Split]:
         """Ways in which consumers have the work of one model divided into files."""
         yield partial(find_entry_points, self._model)
-        if getattr(getattr(self._model, "config", None), "is_encoder_decoder", False):
+        if has_encoder(self._model):
             yield partial(find_entry_points, self._model, merged=True)
             yield partial(find_entry_points, self._model, encodes_keys=True)
 
@@ -234,13 +235,8 @@ class _FirstCall:
             for axis, what in self.axes.get(name, {}).items()
             if what == BATCH
         )
-        # Sizes of an empty tensor may be changed at will.
-        empty = {name: past.new_empty(self._shape(name, past, batch)) for name, past in self.pasts.items()}
+        empty = {name: empty_state(past, self.axes.get(name, {}), batch=batch) for name, past in self.pasts.items()}
         return self.forward(**tensors, **empty)
-
-    def _shape(self, name: str, past: torch.Tensor, batch: int) -> list[int]:
-        axes = self.axes.get(name, {})
-        return [batch if axes.get(axis) == BATCH else size for axis, size in enumerate(past.shape)]
 
 
 def _can_pair(proto: onnx.ModelProto, entry: EntryPoint) -> bool:

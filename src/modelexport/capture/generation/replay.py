@@ -25,7 +25,7 @@ from modelexport.capture.generation.captures import BATCH, SEQUENCE, capture_ste
 from modelexport.capture.generation.decoder_step import MASK, DecoderStep
 from modelexport.capture.generation.decoders import take_position
 from modelexport.capture.generation.multimodal import EMBEDDINGS, TOKENS, find_media_places, record_as_taken
-from modelexport.capture.generation.steps import Generation, record_steps
+from modelexport.capture.generation.steps import Generation, has_encoder, record_steps
 from modelexport.capture.generation.windows import exportable_windows
 
 Tensors = dict[str, torch.Tensor]
@@ -78,7 +78,7 @@ def read_sized_step(
 
     entries  of the first call and of later ones
     """
-    makes_own_tokens = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+    makes_own_tokens = has_encoder(model)
     length = size.past or size.query
     prompt = resize_inputs(inputs, size, None if makes_own_tokens else length)
     first = size.past if makes_own_tokens else min(size.past, 1)

@@ -83,6 +83,11 @@ class Generation:
     calls: Sequence[RecordedCall]
 
 
+def has_encoder(model: torch.nn.Module) -> bool:
+    """Whether a decoder reads what an encoder made of the prompt, by the model's configuration."""
+    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+
+
 def record_steps(model: torch.nn.Module, inputs: Mapping[str, Any], new_tokens: int) -> Generation:
     """Generate greedily, exactly `new_tokens`, and record each call of the model.
 
