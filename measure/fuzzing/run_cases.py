@@ -181,7 +181,8 @@ def _read_peak() -> int:
 
 def _serve_cases(files: Sequence[MutatedFile], scratch: Scratch, pipe: IO[str], skip: frozenset[int]) -> None:
     """What a child does: one line when a case begins, one when it ends."""
-    limit = (_read_status("VmSize") << 20) + BYTES
+    began = _read_status("VmSize")
+    limit = (began << 20) + BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with scratch.stack.open("w", encoding="utf-8") as stack:
@@ -199,6 +200,8 @@ def _serve_cases(files: Sequence[MutatedFile], scratch: Scratch, pipe: IO[str], 
                 faulthandler.cancel_dump_traceback_later()
                 pipe.write(json.dumps(result.to_json()) + "\n")
                 pipe.flush()
+                if _read_status("VmSize") - began > BYTES >> 21:
+                    return  # what one case has taken would be missing for the next
 
 
 @dataclass
@@ -214,7 +217,7 @@ class Supervisor:
         cases = {case.number: case for file in files for case in file.cases}
         done: set[int] = set()
         while len(done) < len(cases):
-            lost, cause = None, ""
+            before, lost, cause = len(done), None, ""
             for message in self._watch_child(files, frozenset(done)):
                 if isinstance(message, CaseResult):
                     done.add(message.number)
@@ -224,8 +227,8 @@ class Supervisor:
             if lost is not None:
                 done.add(lost)
                 yield self._judge_lost(cases[lost], cause, files, again=again)
-            elif len(done) < len(cases):
-                raise RuntimeError("a child ended between two cases")
+            elif len(done) == before:
+                raise RuntimeError("a child ended before its first case")
 
     def _judge_lost(self, case: Case, cause: str, files: Sequence[MutatedFile], *, again: bool) -> CaseResult:
         if again:
