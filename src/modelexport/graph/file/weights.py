@@ -277,11 +277,10 @@ def typed_field(data_type: int) -> str:
 
 
 def count_values(data_type: int, elements: int) -> int:
-    """How many numbers that field has for so many elements: complex ones are two, and types below a byte share one."""
-    width = _WIDTH_OF_TYPE.get(data_type, 8)
+    """How many numbers that field has for so many elements: complex ones are two, and those that fit share a byte."""
     if data_type in _COMPLEX:
         return 2 * elements
-    return -(-elements * width // 8) if width < 8 else elements
+    return -(-elements // (8 // min(_WIDTH_OF_TYPE.get(data_type, 8), 8)))
 
 
 _TYPES = onnx.TensorProto
