@@ -11,6 +11,10 @@ from collections.abc import Sequence
 
 from measure.catalogue import MEASURES, SECTIONS, Measure, NotRunnable, Options
 
+_OPTIONS = (
+    "exporter", "family", "tool", "jobs", "limit", "resume", "page_only", "seconds", "cases", "first", "case",
+)  # fmt: skip
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _make_parser()
@@ -23,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measure, rows = _find_measure(given.name, tuple(given.rows))
     if measure is None:
         parser.error(f"no such measurement: {given.name}; --list names all")
-    for option in ("exporter", "family", "tool", "jobs", "limit", "resume", "page_only"):
+    for option in _OPTIONS:
         if getattr(given, option) != parser.get_default(option) and option not in measure.takes:
             parser.error(f"{measure.name} takes no --{option.replace('_', '-')}")
     try:
@@ -62,6 +66,10 @@ def _read_options(given: argparse.Namespace, rows: tuple[str, ...]) -> Options:
         limit=given.limit,
         resume=given.resume,
         page_only=given.page_only,
+        seconds=given.seconds,
+        cases=given.cases,
+        first=given.first,
+        case=given.case,
     )
 
 
@@ -79,6 +87,10 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--resume", action="store_true", help="keep the results of a run that was interrupted")
     parser.add_argument("--page-only", action="store_true", help="write the page again from stored results")
+    parser.add_argument("--seconds", type=float, default=0, metavar="N", help="stop after this time")
+    parser.add_argument("--cases", type=int, default=0, metavar="N", help="run so many cases")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="the number of the first case")
+    parser.add_argument("--case", type=int, metavar="N", help="run one case again, and keep its files")
     return parser
 
 

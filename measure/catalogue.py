@@ -28,6 +28,11 @@ class Options:
     limit: float = 300
     resume: bool = False
     page_only: bool = False
+    # Of numbered cases: how long, how many, from which number on, or one alone.
+    seconds: float = 0
+    cases: int = 0
+    first: int = 0
+    case: int | None = None
 
     def pick_rows(self, known: tuple[str, ...]) -> tuple[str, ...]:
         """The rows that were asked for, in the order of those that are known; all if none was."""
@@ -148,6 +153,15 @@ MEASURES = (
         "the same, others as they were",
         "measure.generation.generation_run:run_measure",
         frozenset({"jobs", "limit", "resume", "page_only"}),
+    ),
+    Measure(
+        "fuzz",
+        "mutated files of all kinds, read and transformed by every verb that needs no model",
+        "verbs",
+        "docs/measured/fuzzing.md",
+        "nothing; prints, and so do runs with --seconds, --cases or --first",
+        "measure.fuzzing.fuzz_run:run_measure",
+        frozenset({"jobs", "seconds", "cases", "first", "case"}),
     ),
     Measure(
         "house",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from tests.support.children import run_child
 
 SOURCE = Path(__file__).parents[1] / "src" / "modelexport"
 PACKAGE = SOURCE.name
@@ -177,7 +177,7 @@ def _imported_by(*arguments: str) -> set[str]:
     """The libraries that a Python process imports; it must not end with a traceback."""
     command = [sys.executable, "-X", "importtime", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    result = run_child(command, env=environment)
     assert "Traceback" not in result.stderr
     return {
         line.rsplit("|", 1)[1].strip().split(".")[0]
@@ -260,4 +260,4 @@ def test_a_room_that_is_imported_does_not_hide_a_public_name() -> None:
         "hidden = [name for name in mx.__all__ if isinstance(getattr(mx, name), types.ModuleType)];"
         "assert not hidden, hidden"
     )
-    subprocess.run([sys.executable, "-c", script], check=True)
+    run_child([sys.executable, "-c", script], check=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 from tests.support import nets
 from tests.support.architectures import build
 from tests.support.building import body, model, node, provenance, tree
+from tests.support.children import run_child
 from tests.support.exports import Exports
 
 import modelexport as mx
@@ -142,4 +142,4 @@ def test_reading_a_mapper_imports_no_torch(bert: Path) -> None:
         "mx.HierarchyExporter(), mx.UniversalHierarchyExporter(), mx.export_hf_model_with_semantics",
         "assert not {'torch', 'transformers', 'onnxruntime', 'onnx_ir'} & sys.modules.keys()",
     )
-    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)
+    run_child([sys.executable, "-c", "\n".join(lines)], check=True)

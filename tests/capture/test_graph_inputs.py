@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from tests.support.building import model, node
+from tests.support.children import run_child
 from tests.support.exports import Exports
 
 from modelexport.capture.onnxruntime.inputs import SampleRequest, make_feed, sample_feeds
@@ -283,5 +283,5 @@ def test_real_exports_run_on_what_is_made_for_them(exports: Exports, name: str, 
 def test_neither_making_inputs_nor_running_a_file_needs_torch() -> None:
     modules = "modelexport.capture.onnxruntime.inputs, modelexport.capture.onnxruntime.piecewise"
     code = f"import sys, {modules}; print('torch' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = run_child([sys.executable, "-c", code], check=True)
     assert result.stdout.strip() == "False"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from tests.support.children import run_child, started
 
 from modelexport.cli.main import main, modelexport, run_guarded
 from modelexport.errors import UserError
@@ -98,7 +99,7 @@ def _command(*arguments: str) -> list[str]:
 )
 def test_help_imports_nothing_but_click(verb: str) -> None:
     command = _command("-X", "importtime", "-m", "modelexport", *verb.split(), "--help")
-    result = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment())
+    result = run_child(command, check=True, env=_environment())
     imported = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in result.stderr.splitlines() if "|" in line}
     assert not imported & {"onnx", "numpy", "rich", "torch", "transformers", "onnxruntime"}
 
@@ -106,11 +107,12 @@ def test_help_imports_nothing_but_click(verb: str) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="pipes break differently there")
 def test_a_reader_that_goes_away(small_path: Path) -> None:
     command = _command("-m", "modelexport", "analyze", str(small_path), "--format", "json")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment()) as process:
+    with started(command, env=_environment()) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        assert process.stderr.read() == b""
+        assert process.stderr.read() == ""
+        process.wait()
     assert process.returncode == 141
 
 
@@ -118,7 +120,7 @@ def test_a_reader_that_goes_away(small_path: Path) -> None:
 def test_output_that_is_closed_from_the_start(small_path: Path) -> None:
     command = _command("-m", "modelexport", "query", str(small_path), "op=*")
     closing = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
-    result = subprocess.run(closing, stderr=subprocess.PIPE, text=True, check=False, env=_environment())
+    result = run_child(closing, stderr=subprocess.PIPE, env=_environment())
     assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -126,9 +128,7 @@ def test_output_that_is_closed_from_the_start(small_path: Path) -> None:
 def test_a_full_disk(small_path: Path) -> None:
     command = _command("-m", "modelexport", "analyze", str(small_path))
     with Path("/dev/full").open("wb") as full:
-        result = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=_environment()
-        )
+        result = run_child(command, stdout=full, stderr=subprocess.PIPE, env=_environment())
     assert (result.returncode, result.stderr.splitlines()[0]) == (2, "error: No space left on device")
 
 
@@ -156,9 +156,9 @@ def test_a_terminated_run_unwinds_and_says_so_by_its_exit_code(tmp_path: Path) -
         "        os.kill(os.getpid(), signal.SIGTERM)\n"
         "    finally:\n"
         "        print('cleaned up')\n"
-        "run_guarded(wait, [])\n"
+        "sys.exit(run_guarded(wait, []))\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    ran = run_child([sys.executable, "-c", code], cwd=tmp_path)
     assert (ran.returncode, ran.stdout) == (143, "cleaned up\n")
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 
 import onnx
 import pytest
+from tests.support.children import started
 from tests.support.command_line import run
 from tests.support.overlaid_pages import profile_text
 from tests.support.small_file import SmallFile
@@ -107,17 +107,18 @@ def test_a_difference_is_shown(small: SmallFile, small_path: Path, tmp_path: Pat
     assert found.page.has_nodes
 
 
-def test_it_is_served_until_it_is_interrupted(small_path: Path) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ignored", [False, True], ids=["foreground", "background"])
+def test_it_is_served_until_it_is_interrupted(ending: signal.Signals, ignored: bool, small_path: Path) -> None:
+    """A shell starts what runs in the background with interrupts ignored, and a program inherits that."""
     command = [sys.executable, "-m", "modelexport", "view", str(small_path), "--serve"]
     environment = {**os.environ, "PYTHONPATH": str(Path(mx.__file__).parents[1])}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as served:
+    with started(command, env=environment, ignoring=(signal.SIGINT,) if ignored else ()) as served:
         assert served.stdout is not None
         url = served.stdout.readline().split()[0]
         with urllib.request.urlopen(url, timeout=60) as answer:
             assert answer.read().startswith(b"<!doctype html>")
-        served.send_signal(signal.SIGINT)
+        served.send_signal(ending)
         assert served.wait(60) == 0
         assert served.stderr is not None
         assert served.stderr.read() == ""

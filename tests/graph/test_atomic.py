@@ -109,7 +109,7 @@ def test_unwritable_targets_are_named(target: str, message: str, write: Callable
 
 
 def test_a_folder_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(*_: object) -> BinaryIO:  # the tests may run as root, whom no mode stops
+    def denied(*_: object, **__: object) -> BinaryIO:  # the tests may run as root, whom no mode stops
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "open", denied)

@@ -9,9 +9,11 @@ it. Nothing here needs torch or runs a model, and only comparing two files reads
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -183,11 +185,25 @@ def _note_absent(package: Package) -> Iterator[str]:
 
 
 def serve_page(page: Page, port: int, announce: Callable[[str], object]) -> None:
-    """Serve a page on this machine until somebody interrupts; `announce` gets its address."""
-    with PageServer(page.html, port) as server:
+    """Serve a page on this machine until somebody interrupts or ends it; `announce` gets its address."""
+    with PageServer(page.html, port) as server, suppress(KeyboardInterrupt), _interrupted_by_signals():
         announce(server.url)
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
+        server.serve_forever()
+
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """By Ctrl-C and `kill`, also where a shell had them ignored (`&`): nothing else would end it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _fit_page(subjects: Sequence[PageSubject], write: Callable[[bool, Sequence[str]], str]) -> Page:

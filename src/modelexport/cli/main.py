@@ -14,6 +14,8 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -126,33 +128,50 @@ def run_guarded(command: click.Command, arguments: list[str]) -> int:
     # A name that the terminal's encoding cannot show must not end the program.
     for stream in (sys.stdout, sys.stderr):
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
-    if threading.current_thread() is threading.main_thread():
-        # Unwinds the stack as an interrupt does, so that temporary files are removed.
-        signal.signal(signal.SIGTERM, _stop)
     debug = "--debug" in arguments  # not by click: parsing itself may fail
-    try:
-        result = _run(command, arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _leave_output()  # the reader went away (`| head`), which is its right
-        return _BROKEN_PIPE
-    except Stopped:
-        raise
-    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - nothing may reach the user as a traceback
-        failure = _failure(error)
-        if debug:
-            traceback.print_exc()
-        _say(failure)
-        return failure.exit_code
+    with _ending_on_signals():
+        try:
+            result = _run(command, arguments)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _leave_output()  # the reader went away (`| head`), which is its right
+            return _BROKEN_PIPE
+        except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - nothing may reach the user as a traceback
+            failure = _failure(error)
+            if debug:
+                traceback.print_exc()
+            _say(failure)
+            return failure.exit_code
     return result
 
 
-class Stopped(SystemExit):
-    """A signal ended the program; any other exit is that of code of a model, which has no right to it."""
+class Stopped(KeyboardInterrupt):
+    """A signal asks the program to end: whatever an interrupt cleans up is cleaned up."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.exit_code = 128 + number
 
 
 def _stop(number: int, _: object) -> None:
-    raise Stopped(128 + number)
+    raise Stopped(number)
+
+
+@contextmanager
+def _ending_on_signals() -> Iterator[None]:
+    """A `kill` or a closed terminal ends the program as Ctrl-C does, unless it was started to ignore that (`nohup`)."""
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [getattr(signal, name) for name in names]
+    wanted = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        wanted = []
+    try:
+        for number in wanted:
+            signal.signal(number, _stop)
+        yield
+    finally:
+        for number in wanted:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _run(command: click.Command, arguments: list[str]) -> int:
@@ -167,10 +186,10 @@ def _run(command: click.Command, arguments: list[str]) -> int:
 
 
 def _failure(error: BaseException) -> _Failure:
-    """Exit codes: 2 the user can fix it, 3 a fault of this program, 130 interrupted."""
+    """Exit codes: 2 the user can fix it, 3 a fault of this program, 128 and the number of the signal that ended it."""
     match error:
         case KeyboardInterrupt() | click.Abort():
-            return _Failure(_INTERRUPTED, "interrupted")
+            return _Failure(error.exit_code if isinstance(error, Stopped) else _INTERRUPTED, "interrupted")
         case SystemExit():
             hint = "Take the call of sys.exit out of the code of the model."
             return _Failure(_USAGE, f"error: the code of the model ended the program ({error.code})", hint)
@@ -233,4 +252,8 @@ def modelexport(context: click.Context) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 fine, 1 a check found something, 2 the user can fix it, 3 the tool failed."""
     arguments_given = sys.argv[1:] if arguments is None else arguments
-    sys.exit(run_guarded(modelexport, arguments_given))
+    try:
+        code = run_guarded(modelexport, arguments_given)
+    except KeyboardInterrupt as stopped:  # at the very beginning or end, when there is nothing to say about it
+        code = getattr(stopped, "exit_code", _INTERRUPTED)
+    sys.exit(code)

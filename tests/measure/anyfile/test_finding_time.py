@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 
 import pytest
 from measure.anyfile.finding_time import NAMINGS, Timing, compose_table, make_layers, time_finding
+from tests.support.children import run_child
 
 from modelexport.attribute.sources.find import find_hierarchy
 from modelexport.graph.index import index_model
@@ -59,4 +59,4 @@ def test_limits(small: float, large: float, analyzing: float, holds: bool) -> No
 
 def test_torch_is_not_loaded() -> None:
     code = "import sys, measure.anyfile.finding_time, measure.anyfile.run_verbs; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert run_child([sys.executable, "-c", code]).returncode == 0

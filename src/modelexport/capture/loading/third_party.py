@@ -92,8 +92,6 @@ def explain_exit(failure: str) -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        if type(error) is not SystemExit:  # that of a signal to this program
-            raise
         reason = f"the code ends the program, sys.exit({'' if error.code is None else error.code!r})"
         raise ModelUnloadable(f"{failure}: {reason}", "Take that call out of the code that is loaded.") from error
 

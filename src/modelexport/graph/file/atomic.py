@@ -1,15 +1,19 @@
 """Atomic writing: all files of a verb appear, or none does and everything is as it was before.
 
 Every file is written under a temporary name in its target's folder (so that moving it is a rename) and moved into place
-once all are complete. When a move fails after others were made, those are undone. A target that is a symbolic link is
-replaced by a file; what the link pointed to is left alone, because it may be shared (a download cache, for instance).
+once all are complete. When a move fails after others were made, those are undone; a signal waits until all are made. A
+target that is a symbolic link is replaced by a file; what the link pointed to is left alone, because it may be shared
+(a download cache, for instance).
+
+A process that is killed outright between two moves leaves the first files new and the others old. Files are moved in
+the order in which they were opened, so that this can be told: a model carries its record, and by that knows a sidecar
+or a data file that is not its own. One without a record could not, and is away before its data changes (`away_first`).
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +22,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from modelexport.errors import FileUnwritable
+from modelexport.graph.file.temporaries import deferring_signals, name_temporary, remove_leftovers, remove_temporary
 
 _HINTS = {
     errno.ENOSPC: "Free some space, or write to another disk.",
@@ -31,11 +36,15 @@ _HINTS = {
 
 @dataclass(eq=False)
 class StagedFile:
-    """A file being written; it appears at `target` when its stage is committed."""
+    """A file being written; it appears at `target` when its stage is committed.
+
+    away_first  what is at `target` is removed before any file of the stage appears
+    """
 
     target: Path
     temporary: Path
     stream: BinaryIO
+    away_first: bool = False
     position: int = 0
 
     def write(self, data: bytes | memoryview) -> None:
@@ -54,16 +63,17 @@ class Stage:
     _files: list[StagedFile] = field(default_factory=list)
     _temporaries: list[Path] = field(default_factory=list)
 
-    def open(self, path: Path) -> StagedFile:
+    def open(self, path: Path, *, away_first: bool = False) -> StagedFile:
         """Start a file that will replace `path` if the stage is committed."""
         _check_target(path)
         if any(file.target.absolute() == path.absolute() for file in self._files):
             raise FileUnwritable(f"two files would be written to {path}", "Give each of them a name of its own.")
-        temporary = _temporary_beside(path)
-        self._temporaries.append(temporary)  # before it exists, so that an interrupt cannot leave it behind
-        with unwritable(path):
-            stream = temporary.open("xb")
-        self._files.append(StagedFile(path, temporary, stream))
+        if not any(file.target.parent == path.parent for file in self._files):
+            remove_leftovers(path.parent)
+        with deferring_signals(), unwritable(path):
+            temporary = name_temporary(path.parent)
+            self._temporaries.append(temporary)
+            self._files.append(StagedFile(path, temporary, temporary.open("xb"), away_first))
         return self._files[-1]
 
     def write(self, path: Path, data: bytes | str) -> None:
@@ -73,26 +83,32 @@ class Stage:
         for file in self._files:
             with unwritable(file.target):
                 _complete(file)
+        with deferring_signals():
+            self._move_into_place()
+
+    def _move_into_place(self) -> None:
         replaced: list[tuple[Path, Path | None]] = []
         try:
             for file in self._files:
                 with unwritable(file.target):
                     replaced.append((file.target, set_aside(file.target)))
+                    if file.away_first:
+                        file.target.unlink(missing_ok=True)
+            for file in self._files:
+                with unwritable(file.target):
                     file.temporary.replace(file.target)
         except BaseException:
             put_back(replaced)
             raise
-        for aside in (aside for _, aside in replaced if aside is not None):
-            with suppress(OSError):
-                aside.unlink()
+        forget_replaced(replaced)
 
     def _discard(self) -> None:
-        for file in self._files:
-            with suppress(OSError):  # closing flushes, which fails again on a full disk
-                file.stream.close()
-        for temporary in self._temporaries:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        with deferring_signals():
+            for file in self._files:
+                with suppress(OSError):  # closing flushes, which fails again on a full disk
+                    file.stream.close()
+            for temporary in self._temporaries:
+                remove_temporary(temporary)
 
 
 @contextmanager
@@ -149,10 +165,6 @@ def unwritable(path: Path) -> Iterator[None]:
         raise FileUnwritable(f"cannot write {path}: {reason}", _HINTS.get(error.errno or 0, "")) from error
 
 
-def _temporary_beside(path: Path) -> Path:
-    return path.parent / f".modelexport-{secrets.token_hex(8)}.tmp"
-
-
 def _complete(file: StagedFile) -> None:
     file.stream.close()
     if file.target.exists():
@@ -163,11 +175,12 @@ def set_aside(path: Path) -> Path | None:
     """A second name for what is at `path` now, to go back to; None if there is nothing."""
     if not os.path.lexists(path):
         return None
-    aside = _temporary_beside(path)
+    aside = name_temporary(path.parent)
     try:
         os.link(path, aside, follow_symlinks=False)
     except (OSError, NotImplementedError):  # a file system without hard links
-        path.rename(aside)
+        # A copy: it would be lost with a process that is killed if this were the only one.
+        shutil.copy2(path, aside, follow_symlinks=False)
     return aside
 
 
@@ -179,4 +192,9 @@ def put_back(replaced: list[tuple[Path, Path | None]]) -> None:
                 target.unlink(missing_ok=True)
             else:
                 aside.replace(target)
-                aside.unlink(missing_ok=True)  # renaming does nothing when both are the same file
+    forget_replaced(replaced)  # renaming does nothing when both are the same file
+
+
+def forget_replaced(replaced: list[tuple[Path, Path | None]]) -> None:
+    for aside in (aside for _, aside in replaced if aside is not None):
+        remove_temporary(aside)

@@ -12,15 +12,15 @@ is not as it was written: somebody's work would be lost. Whatever else is in the
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from modelexport.errors import FileUnreadable, FileUnwritable, ModelExportError
-from modelexport.graph.file.atomic import put_back, set_aside, unwritable
+from modelexport.graph.file.atomic import forget_replaced, put_back, set_aside, unwritable
 from modelexport.graph.file.package import find_changed_files, find_file, read_description
+from modelexport.graph.file.temporaries import deferring_signals, name_temporary, remove_leftovers, remove_temporary
 from modelexport.record.package import PACKAGE_FILE, PackageInfo
 
 
@@ -49,19 +49,29 @@ def staged_folder(folder: Path, *, force: bool = False) -> Iterator[Path]:
     with unwritable(folder):
         _refuse_changed(folder)
     target = folder.resolve()
-    temporary = target.parent / f".modelexport-{secrets.token_hex(8)}.tmp"
     made: list[Path] = []
+    temporary = name_temporary(target.parent)
     try:
-        with unwritable(folder):
-            made += _make_folders(target.parent)
+        with deferring_signals(), unwritable(folder):
+            _remove_leftovers(target)
+            _make_folders(target.parent, made)
             temporary.mkdir()
         yield temporary
-        with unwritable(folder):
+        with deferring_signals(), unwritable(folder):
             _move_into_place(temporary, target)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        # Folders on the way are there for the target alone; one that holds it, or anything else, is not empty.
-        _remove_empty(made)
+        with deferring_signals():
+            remove_temporary(temporary)
+            # Folders on the way are there for the target alone; one that holds it, or anything else, is not empty.
+            _remove_empty(made)
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Beside the folder, and inside of it, where files that were replaced are set aside."""
+    remove_leftovers(target.parent)
+    for above, names, _ in os.walk(target):
+        remove_leftovers(Path(above))
+        names[:] = [name for name in names if not name.startswith(".")]
 
 
 def copy_beside(source: Path, folder: Path, target: Path) -> None:
@@ -113,7 +123,7 @@ def _merge(temporary: Path, target: Path) -> None:
     made: list[Path] = []
     try:
         for path in files:
-            made += _make_folders((target / path).parent)
+            _make_folders((target / path).parent, made)
             replaced.append((target / path, set_aside(target / path)))
             (temporary / path).replace(target / path)
         for path in outdated:
@@ -123,9 +133,7 @@ def _merge(temporary: Path, target: Path) -> None:
         put_back(replaced)
         _remove_empty(made)
         raise
-    for aside in (aside for _, aside in replaced if aside is not None):
-        with suppress(OSError):
-            aside.unlink()
+    forget_replaced(replaced)
 
 
 def _refuse_obstacles(files: list[Path], target: Path) -> None:
@@ -170,14 +178,15 @@ def _files_of_package(folder: Path) -> Iterator[Path]:
     yield from (path for path in paths if path.is_file())
 
 
-def _make_folders(folder: Path) -> list[Path]:
+def _make_folders(folder: Path, made: list[Path]) -> None:
+    """Those that are missing, listed in `made` as they are made: one of them may fail."""
     missing = []
     while not folder.exists():
         missing.append(folder)
         folder = folder.parent
     for path in reversed(missing):
         path.mkdir()
-    return missing[::-1]
+        made.append(path)
 
 
 def _remove_empty(folders: list[Path]) -> None:

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import onnx
 
-from modelexport.errors import FileUnwritable, UserError
+from modelexport.errors import FileUnwritable, ModelExportError, UserError
 from modelexport.graph.file import external
 from modelexport.graph.file import weights as wire
 from modelexport.graph.file.atomic import Stage, StagedFile, ensure_writable, staging
-from modelexport.graph.file.metadata import sidecar_path
-from modelexport.graph.file.reading import FIRST_TAG, ModelFile, with_initializers
+from modelexport.graph.file.metadata import read_outline, sidecar_path
+from modelexport.graph.file.reading import FIRST_TAG, ModelFile, open_model, with_initializers
 from modelexport.graph.file.weights import Part, WeightData, attach, clear_data, data_inside, has_data, name_of_empty
 
 PROTOBUF_LIMIT = 2**31 - 1
@@ -199,8 +199,16 @@ def stage_layout(stage: Stage, layout: Layout, path: Path, data: Path | None = N
     for offset, block in layout.outside:
         data_stream.pad_to(offset)
         data_stream.write(block.raw())
-    _write_parts(stage.open(path), parts)
+    _write_parts(stage.open(path, away_first=data.exists() and not _knows_data(path)), parts)
     return path, data
+
+
+def _knows_data(path: Path) -> bool:
+    """Whether the model that is there can tell if its data is exchanged, because it has an outline of its weights."""
+    try:
+        return read_outline(open_model(path).proto) is not None
+    except ModelExportError:
+        return False
 
 
 def _spliced(layout: Layout) -> list[Part]:

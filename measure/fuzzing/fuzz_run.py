@@ -1,0 +1,93 @@
+"""The fuzzing run: `make fuzz SECONDS=600`; without a time, 100,000 cases and the page.
+
+Cases are dealt out to as many supervisors as there are cores (`run_cases.py`). Those that break the rule are saved with
+their command line below build/measure/fuzz/share*/failed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from measure.catalogue import NotRunnable, Options
+from measure.fuzzing.cases import COMMANDS, PER_FILE, draw_file
+from measure.fuzzing.fuzz_page import compose_fuzz_page, list_failures, tabulate
+from measure.fuzzing.mutate_files import write_files
+from measure.fuzzing.run_cases import CaseResult, Scratch, Supervisor
+from measure.fuzzing.seeds import make_seeds
+from measure.pages import MEASURED, write_page
+from measure.workers import BUILD, ROOT, print_plainly
+
+CASES = 100_000
+FOLDER = BUILD / "fuzz"
+_NO_DEADLINE = 10.0**9
+
+
+def run_measure(options: Options) -> int:
+    """1 if a case broke the rule."""
+    if unknown := sorted(set(options.rows) - {*COMMANDS, "profile"}):
+        raise NotRunnable(f"no such verb: {', '.join(unknown)}")
+    (FOLDER / "seeds").mkdir(parents=True, exist_ok=True)
+    make_seeds(FOLDER / "seeds")
+    if options.case is not None:
+        return show_case(options.case)
+    results = run_cases(options)
+    console = Console()
+    for table in tabulate(results):
+        print_plainly(console, table.markdown())
+    if not (options.rows or options.seconds or options.cases or options.first):
+        write_page(MEASURED / "fuzzing.md", compose_fuzz_page(results))
+    print_plainly(console, list_failures(results))
+    return int(any(result.fault for result in results))
+
+
+def run_cases(options: Options) -> list[CaseResult]:
+    count = options.cases or (10**9 if options.seconds else CASES)
+    for share in FOLDER.glob("share*"):
+        shutil.rmtree(share)
+    supervisors = [
+        subprocess.Popen(_compose_command(share, options, options.first + count), cwd=ROOT, stdin=subprocess.DEVNULL)
+        for share in range(options.jobs)
+    ]
+    try:
+        codes = [supervisor.wait() for supervisor in supervisors]
+    finally:
+        for supervisor in supervisors:
+            supervisor.kill()
+    if any(codes):
+        raise NotRunnable(f"supervisors ended with {codes}")
+    return sorted(read_results(FOLDER), key=lambda result: result.number)
+
+
+def _compose_command(share: int, options: Options, last: int) -> list[str]:
+    shown = f"{share}/{options.jobs}", str(options.first), str(last), str(options.seconds or _NO_DEADLINE)
+    return [sys.executable, "-W", "ignore", "-m", "measure.fuzzing.run_cases", str(FOLDER), *shown, *options.rows]
+
+
+def read_results(folder: Path) -> Iterator[CaseResult]:
+    for path in sorted(folder.glob("share*/results.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            yield CaseResult(**json.loads(line))
+
+
+def show_case(number: int) -> int:
+    """Run one case again, with its files kept, and say how it ended."""
+    scratch = Scratch(FOLDER / "seeds", FOLDER / f"case-{number}")
+    scratch.empty(scratch.own)
+    file = draw_file(number // PER_FILE, make_seeds(scratch.seeds), scratch.seeds)
+    case = next(case for case in file.cases if case.number == number)
+    (result,) = Supervisor(scratch).run([replace(file, cases=(case,))])
+    scratch.empty(scratch.given)
+    write_files(file.files, scratch.given)
+    console = Console()
+    print_plainly(console, f"seed {case.seed.name}, mutation {case.mutation}; in {scratch.given}:")
+    print_plainly(console, f"modelexport {case.command}")
+    print_plainly(console, str(result))
+    return int(bool(result.fault))
