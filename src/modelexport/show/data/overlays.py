@@ -19,7 +19,6 @@ would show what is in them.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from typing import Any
 from modelexport.errors import FileUnreadable
 from modelexport.graph.related import ensure_same_model
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.json_reading import read_json
 from modelexport.record.results.verification import Status, Verdict
 
 _SCHEMA = 1  # the one that `results.py` writes
@@ -102,12 +102,11 @@ Overlay = Profiled | Verified
 def read_overlay(path: Path, hierarchy: Hierarchy) -> Overlay:
     """The overlay in a file; an error if it is none, or is about modules that the model does not have."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
-    # RecursionError: the parser recurses into lists in lists, which a damaged or hostile file may have thousands of.
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise FileUnreadable(f"{path} is not JSON: {error}", "Write it again with `--format json`.") from error
     try:
         overlay = _parse_overlay(document)
