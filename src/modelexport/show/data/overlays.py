@@ -20,7 +20,7 @@ would show what is in them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,8 +144,16 @@ def _profiled(document: dict[str, Any]) -> Profiled:
         own={_optional_text(item["path"]): _amount(item["self_us"]) for item in modules},
         classes={_text(item["path"]): _text(item["class"]) for item in modules if item["path"] is not None},
         kernels=tuple(map(_kernel, document["nodes"])),
-        notes=tuple(map(_text, document["notes"])),
+        notes=(*map(_text, document["notes"]), *_describe_noise(document)),
     )
+
+
+def _describe_noise(document: dict[str, Any]) -> Iterator[str]:
+    """Files of earlier versions do not say how noisy they are."""
+    noise = _number(document.get("noise"))
+    if not document.get("rankable", True):
+        open_share = "" if noise is None else f": the runs leave open where {noise:.0%} of the time goes"
+        yield f"times are too noisy to rank modules{open_share}"
 
 
 def _kernel(item: dict[str, Any]) -> KernelTime:
