@@ -30,7 +30,8 @@ from modelexport.attribute.strategies import ALL, CATALOGUE, strategies_named
 from modelexport.capture.arguments import CallArguments, ExportRequest
 from modelexport.capture.entry_point import call_by_position
 from modelexport.capture.export import TracedRun, export_traced, export_unfolded_graph, prepare_model, trace_model
-from modelexport.capture.isolation import exportable_moe, preserve_model, quiet
+from modelexport.capture.isolation import exportable_moe, preserve_model
+from modelexport.capture.silence import quiet
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.index import Graph, index_model
 from modelexport.record.hierarchy import Hierarchy

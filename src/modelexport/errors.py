@@ -9,6 +9,7 @@
         ├── RuntimeFailed                  ONNX Runtime cannot load or run the file
         ├── ToolFailed                     a tool could not do its work, or wrote what cannot be used
         ├── FileUnreadable                 missing, truncated, or not ONNX
+        │   └── FileMalformed              ONNX, with parts that cannot be read
         ├── FileUnwritable                 no permission, no room, no such folder
         ├── ModelMismatch                  the file was not made from the model
         ├── ModelUnrepeatable              it gives other numbers each time that it runs
@@ -87,6 +88,14 @@ class ToolFailed(UserError):
 
 class FileUnreadable(UserError):
     pass
+
+
+class FileMalformed(FileUnreadable):
+    """A model with parts that cannot be read. `faults` says which, each in one line; `validate` lists them."""
+
+    def __init__(self, message: str, hint: str = "", faults: Iterable[str] = ()) -> None:
+        super().__init__(message, hint)
+        self.faults = tuple(faults)
 
 
 class FileUnwritable(UserError):
@@ -210,6 +219,17 @@ def quote_argument(argument: object) -> str:
     import shlex  # only needed when something is proposed
 
     return shlex.quote(str(argument))
+
+
+def shorten(text: str, most: int = 200) -> str:
+    """Text of at most so many characters; of longer text, the begin and the end: `aaaa … zzzz`."""
+    if len(text) <= most:
+        return text
+    half = (most - len(_CUT)) // 2
+    return f"{text[: most - len(_CUT) - half]}{_CUT}{text[-half:]}"
+
+
+_CUT = " … "
 
 
 def printable(text: str) -> str:

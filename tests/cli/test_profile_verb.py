@@ -77,7 +77,7 @@ class TestAnswers:
         text = capsys.readouterr().out
         assert "2 runs after 0 to warm up · optimization all (nodes are those of the optimized graph) · " in text
         assert re.search(r"^BertModel +100\.0%", text, re.MULTILINE)
-        assert re.search(r"^module +time +self +median +± +calls +nodes +op types$", text, re.MULTILINE)
+        assert re.search(r"^module +time +share +self +± +calls +nodes +op types$", text, re.MULTILINE)
         assert "(fused: dense+intermediate_act_fn" in text
         assert re.search("ONNX Runtime's trace has .* of kernels a run on average, and the parts add up to it", text)
         assert "a run (spread unknown)" in text

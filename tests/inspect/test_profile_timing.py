@@ -21,14 +21,14 @@ def timed(
 
 
 def test_how_far_runs_are_apart() -> None:
-    assert spread([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx(2 / 3)
-    assert spread([7.0] * 9) == 0
-    assert spread([0.0] * 5) == 0
+    assert spread([1.0, 2.0, 3.0, 4.0, 5.0], 3.0) == pytest.approx(2 / 3)
+    assert spread([7.0] * 9, 7.0) == 0
+    assert spread([0.0] * 5, 0.0) == 0
 
 
 @pytest.mark.parametrize("numbers", [[5.0], [5.0] * 4, [0.0, 0.0, 0.0, 4.0, 8.0]])
 def test_what_says_nothing_about_how_far_they_are_apart(numbers: list[float]) -> None:
-    assert spread(numbers) is None
+    assert spread(numbers, 0.0) is None
 
 
 class TestNoise:
@@ -52,7 +52,7 @@ class TestNoise:
     def test_what_is_noisy(self) -> None:
         found = self.modules({"a": [10, 10, 10, 10, 90], "b": [6, 8, 10, 12, 14]})
         assert (found["a"].noisy, found["b"].noisy) == (False, True)
-        assert found["b"].median == 10
+        assert found["b"].time == 10
         assert found["b"].spread == pytest.approx(0.4)
         assert all(module.noisy and module.spread is None for module in self.modules({"a": [10.0] * 4}).values())
 

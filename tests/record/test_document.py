@@ -125,7 +125,7 @@ def test_a_node_is_found_by_name_and_by_key() -> None:
         SMALL.entry("mmm")
 
 
-ODD_NAMES = ["\0", "\ud800", "\u2028", "a\nb", '"', "\\", "#", "#1", "0", " ", "é" * 300, "</script>", "=1+1"]
+ODD_NAMES = ["\0", "\u2028", "a\nb", '"', "\\", "#", "#1", "0", " ", "é" * 300, "</script>", "=1+1"]
 
 
 @pytest.mark.parametrize("name", ODD_NAMES, ids=ascii)

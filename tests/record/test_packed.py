@@ -15,7 +15,7 @@ from tests.support.building import damage as damage_value
 from tests.support.building import model, node, provenance, provenances, to_document, tree
 
 from modelexport.errors import RecordUnreadable
-from modelexport.record import packed as tables
+from modelexport.record import limits
 from modelexport.record.document import from_document
 from modelexport.record.packed import pack, unpack
 from modelexport.record.provenance import SCHEMA_VERSION, Provenance
@@ -120,7 +120,7 @@ def test_nesting_without_end_is_refused() -> None:
 
 
 def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_LARGEST", 1 << 16)
+    monkeypatch.setattr(limits, "RECORD_BYTES", 1 << 16)
     with pytest.raises(RecordUnreadable, match="more than 65536 bytes"):
         unpack(wrap(b" " * (1 << 17)))
 

@@ -19,7 +19,7 @@ from tests.support.graphs import models
 from modelexport.errors import RecordUnreadable
 from modelexport.graph.index import index_model
 from modelexport.graph.outline import graph_of, outlined
-from modelexport.record import packed as tables
+from modelexport.record import limits
 from modelexport.record.outline import PLACES, Outline, Sketch, pack_outline, unpack_outline
 from modelexport.record.provenance import Provenance
 
@@ -151,7 +151,7 @@ def test_nesting_without_end_is_refused() -> None:
 
 
 def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_LARGEST", 1 << 16)
+    monkeypatch.setattr(limits, "RECORD_BYTES", 1 << 16)
     with pytest.raises(RecordUnreadable, match="more than 65536 bytes"):
         unpack_outline(wrap(b" " * (1 << 17)), RECORD)
 

@@ -40,29 +40,33 @@ def credited(hierarchy: Hierarchy, *paths: str) -> Attribution:
 
 
 def profiled(
-    record: Provenance, durations: Mapping[tuple[str, ...], Sequence[float]], providers: Mapping[str, str]
+    record: Provenance,
+    durations: Mapping[tuple[str, ...], Sequence[float]],
+    providers: Mapping[str, str],
+    runs: int = RUNS,
 ) -> Profile:
     """Nodes one after the other in every run, each as long as it says for that run."""
     events = []
     clock = 0.0
-    for run in range(RUNS):
+    for run in range(runs):
         for keys, series in durations.items():
             events.append(KernelEvent(keys, run, clock, series[run], provider=providers[keys[0]]))
             clock += series[run] + 1
-    timeline = Timeline.of(events, record, RUNS)
+    timeline = Timeline.of(events, record, runs)
     nodes = timeline.nodes()
     whole = sum(map(sum, durations.values()))
     return Profile(
         file=f"a{EVIL}.onnx",
-        runs=RUNS,
+        runs=runs,
         warmup=1,
         optimization="all",
         providers=tuple(dict.fromkeys(node.provider for node in nodes)),
         requested=(),
         time=sum(node.time for node in nodes),
         busy=statistics.median(sum(times) for times in zip(*durations.values(), strict=True)) if durations else 0.0,
-        wall=clock / RUNS,
+        wall=clock / runs,
         spread=0.1,
+        noise=timeline.noise(nodes),
         check=SumCheck(whole, sum(module.charged for module in timeline.modules(nodes))),
         nodes=nodes,
         modules=timeline.modules(nodes),

@@ -9,7 +9,6 @@ the model that it does the work of; else by its name, as consumers know it. The 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from modelexport.graph.file.folder import copy_beside, ensure_folder_target, sta
 from modelexport.graph.file.metadata import EmbedOptions, sidecar_path
 from modelexport.graph.file.package import write_package
 from modelexport.graph.file.tagged_file import open_tagged
+from modelexport.record.json_reading import read_json
 from modelexport.record.model_source import ModelSource
 from modelexport.record.package import PACKAGE_FILE, CachePair, ComponentInfo, PackageInfo
 from modelexport.record.results.files import ExportResult
@@ -165,10 +165,10 @@ def _read_genai_files(folder: Path) -> Mapping[str, str]:
     if not path.is_file():
         return {}
     try:
-        model = json.loads(path.read_text(encoding="utf-8"))["model"]
+        model = read_json(path)["model"]
         sections = {section: model[section] for section in _SECTIONS if section in model}
         return {section: str(content["filename"]) for section, content in sections.items() if "filename" in content}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path} is not a configuration of onnxruntime-genai: {error}", "Make the folder again, or remove the file."
         ) from error

@@ -8,7 +8,6 @@ anew. Verbs whose result is no package stage a folder themselves (`staged_folder
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from modelexport.graph.file.reading import ModelFile, open_model
 from modelexport.graph.file.sharing import rename_data, share_data
 from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.graph.file.writing import save_model
+from modelexport.record.json_reading import read_json
 from modelexport.record.package import ComponentInfo, PackageInfo
 from modelexport.targets.catalogue import TARGETS, find_contract
 from modelexport.targets.contract import CONFIG, Contract, write_json
@@ -168,8 +168,8 @@ def _list_external(folder: Path, info: PackageInfo, contract: Contract) -> None:
     """Bring config.json up to date where the consumer reads there which files have weights beside them."""
     path = folder / CONFIG
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):  # it is not the consumer's, and was copied as it is
+        before = read_json(path)
+    except (OSError, ValueError):  # it is not the consumer's, and was copied as it is
         return
     external = frozenset(item.file for item in info.components if item.data)
     after = contract.list_external(before, external) if isinstance(before, dict) else before

@@ -8,8 +8,9 @@ Each file is profiled as `profile` does a file; tokens per second are measured w
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 _ATTENDING = frozenset({"attention.scores", "attention.softmax", "attention.context"})
 _PREFILL, _DECODE = "prefill", "decode"
 _PROMPT, _NEW_TOKENS = 512, 64
+# Of the prompt, of which the median counts; decode steps are many already.
+_PREFILLS = 3
 
 
 @dataclass(frozen=True)
@@ -129,17 +132,19 @@ class _Phases:
         self._feeds, self._files, self._settings, self._batch, self._clock = feeds, files, settings, batch, clock
 
     def time_chain(self, prompt: int, new_tokens: int) -> tuple[ChainTime, ChainTime]:
-        """Prefill and decode steps, from outside. The first run of a session allocates, and does not count."""
+        """Prefill and decode steps, from outside: medians, as of kernels. The first run of a session allocates, and
+        does not count.
+        """
         with self._clock.step("chain"):
             self._feeds.run_prompt(self._batch, prompt)
             self._feeds.run_step(self._batch)
-            start = time.perf_counter()
-            self._feeds.run_prompt(self._batch, prompt)
-            middle = time.perf_counter()
-            for _ in range(new_tokens):
-                self._feeds.run_step(self._batch)
-            end = time.perf_counter()
-        return ChainTime(self._batch * prompt, middle - start), ChainTime(self._batch * new_tokens, end - middle)
+            prefills = [_measure_seconds(lambda: self._feeds.run_prompt(self._batch, prompt)) for _ in range(_PREFILLS)]
+            steps = [_measure_seconds(lambda: self._feeds.run_step(self._batch)) for _ in range(new_tokens)]
+        decoding = statistics.median(steps) * new_tokens if steps else 0.0
+        return (
+            ChainTime(self._batch * prompt, statistics.median(prefills)),
+            ChainTime(self._batch * new_tokens, decoding),
+        )
 
     def explain_length(self, tokens: int, error: RuntimeFailed) -> None:
         """Raise InputError if a shorter prompt runs: files whose table of positions ends fail inside ONNX Runtime."""
@@ -174,6 +179,12 @@ class _Phases:
         file = self._files[component]
         result = profile_feed(file, file, feed, self._settings, self._clock)
         return PhaseProfile(phase, component, past, query, result, _attention_share(result, file.provenance))
+
+
+def _measure_seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def _attention_share(profile: Profile, record: Provenance) -> float | None:

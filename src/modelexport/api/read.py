@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.package import Package, find_package, find_packages
-from modelexport.errors import UserError, propose_name
+from modelexport.errors import FileMalformed, UserError, propose_name
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, read_sidecar
 from modelexport.inspect.analyze import Analysis, analyze_file
 from modelexport.inspect.cost.totals import count
@@ -181,9 +181,12 @@ def validate(
         package = package if repaired is None else repaired.package
         validation = validate_package(package, check_consistency=check_consistency, require_record=require_record)
         return validation if repaired is None else validation.with_repairs(repaired.nodes, repaired.renewed)
-    from modelexport.inspect.validate import run_checks
+    from modelexport.inspect.validate import report_faults, run_checks
 
-    file = open_tagged(Path(path))
+    try:
+        file = open_tagged(Path(path))
+    except FileMalformed as error:
+        return report_faults(str(path), error.faults)
     nodes, written = _repair_keys(file, None if output is None else Path(output)) if repair else (0, "")
     checked = run_checks(file, check_consistency=check_consistency, require_record=require_record)
     return replace(checked, repaired=nodes, written=written)

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import io
 import itertools
-import logging
 import tempfile
-import warnings
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -27,6 +25,7 @@ from modelexport.api.options import parse_embedding
 from modelexport.api.package import Package, find_package, not_a_package
 from modelexport.api.relink import relink_graph
 from modelexport.api.writing import ensure_apart, write_tagged
+from modelexport.capture.silence import silence_tools
 from modelexport.errors import ExtraMissing, FileUnreadable, ModelExportError, ToolFailed, UserError, quote_argument
 from modelexport.graph.file.metadata import EmbedOptions, ensure_flat
 from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
 
 # Of a tool's own message; what follows are stacks and addresses.
 _MESSAGE_LINES = 3
+# The working directory is the whole process's: one tool at a time.
+_TOOL_LOCK = threading.Lock()
 
 
 @overload
@@ -329,7 +330,7 @@ def _call_tool(tool: Tool, option: str, source: Path, target: Path, feeds: tuple
         raise _missing_package(tool, tool.package)
     try:
         # Some tools leave files where they are called when they fail.
-        with _silence(), contextlib.chdir(target.parent):
+        with _TOOL_LOCK, silence_tools(), contextlib.chdir(target.parent):
             tool.run(Job(source, target, option, feeds))
     except ModelExportError:
         raise
@@ -349,24 +350,6 @@ def _missing_package(tool: Tool, package: str) -> ExtraMissing:
         f"{tool.name} needs the package {package}, which is not installed",
         f"Install it: pip install 'modelexport[{tool.extra}]', or pip install {package}.",
     )
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Tools talk a lot; what they say when they fail comes as an exception."""
-    # Disabled as a whole: tools set the levels of their own loggers, and handlers of the root would still print.
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        unread = io.StringIO()
-        with (
-            warnings.catch_warnings(action="ignore"),
-            contextlib.redirect_stdout(unread),
-            contextlib.redirect_stderr(unread),
-        ):
-            yield
-    finally:
-        logging.disable(before)
 
 
 def _first_lines(error: Exception) -> str:

@@ -181,7 +181,8 @@ def _floats_of(item: CallTensors, samples: Sequence[Sample]) -> CallTensors:
 def _entered_quietly(model: torch.nn.Module, entry: EntryPoint) -> Iterator[None]:
     from modelexport.capture.entry_point import entered
     from modelexport.capture.generation.windows import exportable_windows
-    from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, quiet
+    from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe
+    from modelexport.capture.silence import quiet
 
     with ExitStack() as stack:
         for context in (EXPORT_LOCK, quiet(), exportable_moe(model), entered(model, entry), exportable_windows()):

@@ -58,7 +58,8 @@ def verify_chain(
 ) -> ChainChecks:
     from modelexport.capture.generation.multimodal import record_as_taken
     from modelexport.capture.generation.replay import find_window, keep_text, limit_size
-    from modelexport.capture.isolation import isolate_model, quiet
+    from modelexport.capture.isolation import isolate_model
+    from modelexport.capture.silence import quiet
 
     model, prompt = components.module, components.inputs
     context = _context(model)

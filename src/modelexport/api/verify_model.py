@@ -150,13 +150,11 @@ class ModelRuns:
         return self._trace(prepared)
 
     def _trace(self, prepared: PreparedModel) -> TracedRun:
-        import torch
-
         from modelexport.capture.export import trace_prepared
+        from modelexport.capture.isolation import seed_torch
 
         # Not the state that somebody left: a second run with other random numbers is to be one.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._source.seed)
+        with seed_torch(self._source.seed):
             return trace_prepared(prepared)
 
 
@@ -237,7 +235,8 @@ def watch_run(run: TracedRun, spool: TensorSpill, seed: int) -> WatchedRun:
 
 def _watch(run: TracedRun, spool: TensorSpill, seed: int) -> WatchedRun:
     from modelexport.capture.eager import watch_run
-    from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, quiet
+    from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe
+    from modelexport.capture.silence import quiet
 
     with EXPORT_LOCK, quiet(), exportable_moe(run.model), run.entered():
         return watch_run(run.model, run.arguments, spool, seed)

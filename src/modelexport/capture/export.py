@@ -44,11 +44,12 @@ from modelexport.capture.entry_point import EntryPoint, entered
 from modelexport.capture.hierarchy import run_model, trace_run
 from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest, dynamic_axes, parse_input_spec
-from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, isolate_model, quiet, root_cause
+from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, isolate_model, root_cause
 from modelexport.capture.loading.dtypes import convert_inputs
 from modelexport.capture.loading.models import adopt_module, load_model
 from modelexport.capture.loading.third_party import LoadedModel
 from modelexport.capture.onnxruntime.session import open_session, run_session
+from modelexport.capture.silence import quiet
 from modelexport.capture.torchscript import export_torchscript, export_unfolded
 from modelexport.capture.transformers_exporter import export_transformers
 from modelexport.errors import InputError, ModelUnloadable, RuntimeFailed

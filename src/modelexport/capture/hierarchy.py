@@ -31,8 +31,9 @@ from torch import nn
 from torch.nn.modules import module as module_hooks
 
 from modelexport.capture.arguments import CallArguments, bind_arguments
-from modelexport.capture.isolation import preserve_model, quiet
+from modelexport.capture.isolation import preserve_model
 from modelexport.capture.op_trace import OpRecorder
+from modelexport.capture.silence import quiet
 from modelexport.errors import InputError
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo, join
 from modelexport.record.signals import Trace

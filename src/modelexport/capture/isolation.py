@@ -1,4 +1,4 @@
-"""Isolation: running a model without leaving a trace on it, and exporters without what they say on the way.
+"""Isolation: running a model without leaving a trace on it.
 
 Every run of a model in this room happens inside of these context managers:
 
@@ -12,25 +12,21 @@ one message of an exporter's exception (`export_failed`).
 
 from __future__ import annotations
 
-import io
-import logging
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
+from modelexport.capture.silence import quiet
 from modelexport.errors import ExportFailed
 
 # torch's exporters and dispatch modes keep state in globals: one of them at a time in a process.
 EXPORT_LOCK = threading.RLock()
-
-_CHATTY_LOGGERS = ("torch.onnx", "torch.export", "torch._export", "onnxscript", "onnx_ir", "torch.fx", "transformers")
 
 
 @contextmanager
@@ -90,36 +86,13 @@ def _without_attention_fastpath() -> Iterator[None]:
 
 @contextmanager
 def seed_torch(seed: int) -> Iterator[None]:
-    """Random numbers from `seed` inside; the global state of torch is what it was afterwards."""
-    with torch.random.fork_rng(devices=[]):
+    """Random numbers from `seed` inside; the global state of torch is what it was afterwards.
+
+    The state is that of all threads, so that only one of them at a time may draw from it.
+    """
+    with EXPORT_LOCK, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
-
-
-@contextmanager
-def quiet(verbose: bool = False) -> Iterator[None]:
-    """Keep the exporters' own warnings and log lines off the terminal."""
-    if verbose:
-        yield
-        return
-    # torch.export prints the graph so far when it fails.
-    with redirect_stderr(io.StringIO()), silence_loggers(*_CHATTY_LOGGERS):
-        yield
-
-
-@contextmanager
-def silence_loggers(*names: str) -> Iterator[None]:
-    """While this is open there are no warnings, and these loggers say nothing short of critical."""
-    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
-    for logger in levels:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in levels.items():
-            logger.setLevel(level)
 
 
 def random_layers_in_training(model: nn.Module) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from modelexport.capture.arguments import fingerprint_tensor, storage_pointer, tensors_in
-from modelexport.capture.isolation import quiet
+from modelexport.capture.silence import quiet
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.signals import Fingerprint, Trace, TracedOp
 

@@ -30,8 +30,8 @@ import torch
 from modelexport.capture.arguments import CallArguments, Exported, ExportRequest
 from modelexport.capture.dynamo import positional_shapes
 from modelexport.capture.entry_point import call_by_position
-from modelexport.capture.isolation import silence_loggers
 from modelexport.capture.onnx_program import export_dynamic_or_static, finish_export, translate_operators
+from modelexport.capture.silence import silence_loggers
 from modelexport.errors import ExtraMissing
 from modelexport.record.hierarchy import Hierarchy
 

@@ -13,9 +13,11 @@ See https://github.com/onnx/onnx/blob/main/docs/IR.md, "Functions".
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
 
 import onnx
@@ -33,11 +35,7 @@ from modelexport.graph.index import (
     value_id,
     walk_nodes,
 )
-from modelexport.graph.protos import attributes_of
-
-# Functions that call functions that call functions can unfold to more than any machine holds. Calls beyond stay calls.
-MOST_NODES = 1_000_000
-DEEPEST_CALL = 100
+from modelexport.graph.protos import attributes_of, with_inner
 
 Attributes = Mapping[str, onnx.AttributeProto]
 # From the calls around a value and its name in the function to the name that it gets, in the graph of the first call.
@@ -66,6 +64,8 @@ class Inlined:
 def inline_graph(graph: Graph, kept: Collection[str] = (), naming: Naming | None = None) -> Inlined:
     """Without functions, except those in `kept`. Values become `<key of the call>|<name>` where `naming` is None."""
     functions = graph.body_outputs.keys() - graph.body_owner.keys() - {MAIN, *kept}
+    # ONNX forbids functions that call themselves; a call of one that does stays a call.
+    functions -= find_endless(_calls_by_function(graph, functions))
     return _Inliner(graph, functions, naming).inline() if functions else Inlined(graph)
 
 
@@ -142,9 +142,7 @@ class _Inliner:
             key = next(filter(None, outputs), "") or frame.value(node.key)
             graph_id = frame.subgraphs.get(node.graph, around)
             copied = replace(node, key=key, graph=graph_id, inputs=inputs, outputs=outputs)
-            # ONNX forbids functions that call themselves; a call of one that does stays a call.
-            is_endless = node.function in frame.functions or len(frame.functions) > DEEPEST_CALL
-            if node.function in self._functions and not is_endless and len(self._origins) <= MOST_NODES:
+            if node.function in self._functions:
                 yield from self._inline_call(node, copied, frame)
             else:
                 if frame.calls:
@@ -181,6 +179,86 @@ class _Inliner:
             for name in self._stored.get(inner_id, ()):
                 stored = frame.value(name)
                 self._initializers[stored] = replace(self._graph.initializers[name], name=stored)
+
+
+def _calls_by_function(graph: Graph, functions: Collection[str]) -> dict[str, set[str]]:
+    called = group_by_key((root_of(node.graph, graph), node.function) for node in graph.nodes)
+    return {function: {*called.get(function, ())} & {*functions} for function in functions}
+
+
+def find_endless(calls: Mapping[str, Collection[str]]) -> set[str]:
+    """Functions that call themselves, or one that does: they can never be put in the place of all their calls."""
+    endless = set(calls)
+    sorter = TopologicalSorter(calls)
+    with suppress(CycleError):  # what does not depend on a cycle is sorted all the same
+        sorter.prepare()
+    while ready := sorter.get_ready():
+        sorter.done(*ready)
+        endless.difference_update(ready)
+    return endless
+
+
+@dataclass(frozen=True)
+class Unfolded:
+    """What a model, or a function, is with functions in the place of their calls.
+
+    nodes       how many there are then
+    values      how many names of values they have
+    characters  of all these names, those of the calls around included
+    depth       the longest chain of calls
+    """
+
+    nodes: int = 0
+    values: int = 0
+    characters: int = 0
+    depth: int = 0
+
+
+def measure_calls(model: onnx.ModelProto) -> Unfolded:
+    """From the functions that call no other up, each once: what doubles thirty times is counted in thirty steps."""
+    functions = {function_id(function): function for function in model.functions}
+    bodies = {name: function.node for name, function in functions.items()}
+    calls = {name: {called_id(node) for node in _all_nodes(nodes)} & bodies.keys() for name, nodes in bodies.items()}
+    measured: dict[str, Unfolded] = {}
+    endless = find_endless(calls)
+    acyclic = {name: called - endless for name, called in calls.items() if name not in endless}
+    for name in TopologicalSorter(acyclic).static_order():
+        # A value that is returned as it was given, or twice, becomes an Identity.
+        function = functions[name]
+        passed = len(function.output) - len({*function.output} - {*function.input})
+        body = _measure_nodes(function.node, measured)
+        measured[name] = replace(body, nodes=body.nodes + passed)
+    # In an endless function all calls of others are inlined too. One that nobody calls is looked at by checkers.
+    parts = [_measure_nodes(nodes, measured) for nodes in (model.graph.node, *(bodies[name] for name in endless))]
+    parts += measured.values()
+    nodes, values, characters, depth = (max(numbers) for numbers in zip(*map(astuple, parts), strict=True))
+    return Unfolded(nodes, values, characters, depth)
+
+
+def _measure_nodes(nodes: Iterable[onnx.NodeProto], measured: Mapping[str, Unfolded]) -> Unfolded:
+    count = values = characters = depth = 0
+    for node in _all_nodes(nodes):
+        function = measured.get(called_id(node))
+        values += len(node.input) + len(node.output)
+        characters += sum(map(len, node.input)) + sum(map(len, node.output))
+        if function is None:
+            count += 1
+        else:
+            count += function.nodes
+            values += function.values
+            # The name of the call and that of the function go before each name inside.
+            prefix = len(next(filter(None, node.output), node.name)) + len(called_id(node)) + 2
+            characters += function.characters + function.values * prefix
+            depth = max(depth, function.depth + 1)
+    # Exponents of exponents: nobody needs the number once it is too large.
+    return Unfolded(*(min(number, _PLENTY) for number in (count, values, characters, depth)))
+
+
+_PLENTY = 1 << 62
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    return (inner for node in nodes for inner in with_inner(node))
 
 
 def root_of(graph_id: str, graph: Graph) -> str:

@@ -20,8 +20,6 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
-from modelexport.errors import FileUnreadable
-
 # The domain of ONNX's own operators has two names.
 ONNX_DOMAINS = frozenset(("", "ai.onnx"))
 # ONNX Runtime's own: its operators, and ONNX's in other layouts of memory.
@@ -97,26 +95,8 @@ def tensor_content(proto: onnx.TensorProto) -> bytes | None:
     if proto.data_location == onnx.TensorProto.EXTERNAL or not _has_data(proto):
         return None
     is_text = proto.data_type == onnx.TensorProto.STRING
-    data = b"\0".join(proto.string_data) if is_text else read_array(proto).tobytes()
+    data = b"\0".join(proto.string_data) if is_text else onnx.numpy_helper.to_array(proto).tobytes()
     return described(proto.data_type, tuple(proto.dims), data)
-
-
-def read_array(tensor: onnx.TensorProto) -> np.ndarray:
-    try:
-        return onnx.numpy_helper.to_array(tensor)
-    except UNFIT as error:
-        raise explain_unfit(tensor, error) from error
-
-
-# How numpy and onnx say that data does not fit a shape or a type.
-UNFIT = (ValueError, TypeError, KeyError)
-
-
-def explain_unfit(tensor: onnx.TensorProto, error: Exception) -> FileUnreadable:
-    return FileUnreadable(
-        f"the data of the tensor {tensor.name!r} does not fit its shape {list(tensor.dims)} and its type: {error}",
-        "Make the file again with the tool that wrote it.",
-    )
 
 
 def described(dtype: int, shape: tuple[int, ...], data: bytes) -> bytes:

@@ -30,7 +30,6 @@ from modelexport.graph.protos import MS, ONNX_DOMAINS
 # Operators that ONNX Runtime has in ONNX's domain and ONNX does not; older ones the checker lets pass as experimental.
 # https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/core/graph/contrib_ops/contrib_defs.cc
 _RUNTIMES_IN_ONNX = frozenset({"SimplifiedLayerNormalization"})
-_DATA_TYPES = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProto.UNDEFINED}
 
 
 def ensure_sound(proto: onnx.ModelProto, graph: Graph, subject: str) -> None:
@@ -44,7 +43,8 @@ def ensure_sound(proto: onnx.ModelProto, graph: Graph, subject: str) -> None:
 def _problems(proto: onnx.ModelProto, graph: Graph) -> Iterator[str]:
     stored = Counter(tensor.name for tensor in proto.graph.initializer)
     yield from (f"there are {count} initializers named {name!r}" for name, count in stored.items() if count > 1)
-    yield from filter(None, map(_find_fault, proto.graph.initializer))
+    if "" in stored:
+        yield "an initializer has no name"
     given = {*graph.initializers, *(value for values in graph.body_inputs.values() for value in values)}
     made = Counter(output for node in graph.nodes for output in node.outputs if output)
     yield from (f"{count} nodes make the value {_quote_value(value)}" for value, count in made.items() if count > 1)
@@ -60,17 +60,6 @@ def _problems(proto: onnx.ModelProto, graph: Graph) -> Iterator[str]:
         yield "it returns nothing"
     if cycle := find_cycle(graph):
         yield f"nodes read each other in a circle: {some_of(list(map(_quote_value, cycle)))}"
-
-
-def _find_fault(tensor: onnx.TensorProto) -> str:
-    """What is wrong with the header of an initializer; empty for nothing."""
-    if not tensor.name:
-        return "an initializer has no name"
-    if tensor.data_type not in _DATA_TYPES:
-        return f"the initializer {tensor.name!r} is of type {tensor.data_type}, which ONNX does not have"
-    if any(side < 0 for side in tensor.dims):
-        return f"the initializer {tensor.name!r} has the shape {list(tensor.dims)}"
-    return ""
 
 
 def find_cycle(graph: Graph) -> tuple[str, ...]:
@@ -125,7 +114,7 @@ def check_graph(model: ModelFile, *, stated_shapes: bool = True) -> str | None:
         onnx.checker.check_model(proto, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         return _say_in_one_line(str(error))
-    return _wrong_size(model)
+    return None
 
 
 def _say_in_one_line(text: str) -> str:
@@ -168,15 +157,6 @@ def checkable(model: ModelFile) -> onnx.ModelProto:
         tensor.ClearField("data_location")
         tensor.raw_data = bytes(storage_size(tensor))
     return proto
-
-
-def _wrong_size(model: ModelFile) -> str | None:
-    """The checker's complaint about too little data, which it could not make without the data."""
-    for tensor in model.proto.graph.initializer:
-        needed, data = storage_size(tensor), model.weights.get(tensor.name)
-        if data is not None and is_data_outside(model, tensor) and data.nbytes < needed:
-            return f"initializer {tensor.name!r} has {data.nbytes} bytes of data; shape and type take {needed}"
-    return None
 
 
 def are_same(file: ModelFile, other: ModelFile) -> bool:

@@ -19,6 +19,7 @@ several, its time is told apart as shared. So the parts add up.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -304,16 +305,32 @@ class Timeline:
             counts[call.path] = counts.get(call.path, 0.0) + times
         return counts
 
+    def noise(self, nodes: Sequence[NodeTime]) -> float | None:
+        """Standard errors of the times of all modules, what is inside left out, as a share of the whole time.
+
+        That of a median over n runs is about their interquartile range, divided by the root of n.
+        https://en.wikipedia.org/wiki/Median#Sampling_distribution
+        """
+        by_module: dict[str | None, list[NodeTime]] = {}
+        for node in nodes:
+            by_module.setdefault(node.module, []).append(node)
+        total = sum(node.time for node in nodes)
+        ranges = [interquartile_range(self._sum_by_run(own)) for own in by_module.values()]
+        known = [width for width in ranges if width is not None]
+        return sum(known) / math.sqrt(self.runs) / total if total and len(known) == len(ranges) else None
+
+    def _sum_by_run(self, nodes: Iterable[NodeTime]) -> list[float]:
+        return [sum(times) for times in zip(*(self.series[node.keys].times for node in nodes), strict=True)]
+
     def _module_time(self, path: str | None, class_name: str, inside: list[NodeTime], calls: float) -> ModuleTime:
         own = [node for node in inside if node.module == path]
-        by_run = [sum(times) for times in zip(*(self.series[node.keys].times for node in inside), strict=True)]
+        by_run = self._sum_by_run(inside)
         return ModuleTime(
             path=path,
             class_name=class_name,
             time=sum(node.time for node in inside),
             own=sum(node.time for node in own),
-            median=statistics.median(by_run),
-            spread=spread(by_run),
+            spread=spread(by_run, sum(node.time for node in inside)),
             charged=sum(sum(self.series[node.keys].times) for node in own),
             nodes=len(inside),
             calls=calls,
@@ -324,15 +341,20 @@ class Timeline:
         )
 
 
-def spread(numbers: Sequence[float]) -> float | None:
-    """How far the middle half of some numbers is apart, as a share of their median; None if nothing says so."""
+def spread(numbers: Sequence[float], typical: float) -> float | None:
+    """How far the middle half of some numbers is apart, as a share of what is typical; None if nothing says so."""
+    width = interquartile_range(numbers)
+    if not width:
+        return width  # also where all are 0, and there is nothing to divide by
+    return width / typical if typical else None
+
+
+def interquartile_range(numbers: Sequence[float]) -> float | None:
+    """Quartiles, since now and then a run is many times slower than all others and would be all that is seen."""
     if len(numbers) < RUNS_FOR_SPREAD:
         return None
-    # Quartiles, since now and then a run is many times slower than all others and would be all that is seen.
-    low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")
-    if low == high:
-        return 0.0  # also where both are 0, and there is no median to divide by
-    return (high - low) / middle if middle else None
+    low, _, high = statistics.quantiles(numbers, n=4, method="inclusive")
+    return high - low
 
 
 def _with_alike(modules: Sequence[ModuleTime]) -> Iterator[ModuleTime]:
@@ -343,8 +365,8 @@ def _with_alike(modules: Sequence[ModuleTime]) -> Iterator[ModuleTime]:
             siblings.setdefault(parent_path(module.path), []).append(module)
     alike: dict[str | None, list[str]] = {}
     for group in siblings.values():
-        for faster, slower in pairwise(sorted(group, key=lambda module: module.median)):
-            if slower.median - faster.median < max(_spread_time(faster), _spread_time(slower)):
+        for faster, slower in pairwise(sorted(group, key=lambda module: module.time)):
+            if slower.time - faster.time < max(_spread_time(faster), _spread_time(slower)):
                 alike.setdefault(faster.path, []).append(slower.path or ROOT)
                 alike.setdefault(slower.path, []).append(faster.path or ROOT)
     for module in modules:
@@ -352,7 +374,7 @@ def _with_alike(modules: Sequence[ModuleTime]) -> Iterator[ModuleTime]:
 
 
 def _spread_time(module: ModuleTime) -> float:
-    return module.median * (module.spread or 0.0)
+    return module.time * (module.spread or 0.0)
 
 
 def _shared_times(own: Iterable[NodeTime]) -> tuple[SharedTime, ...]:

@@ -19,7 +19,7 @@ Repair (`--repair`) rewrites what nodes say about themselves from the record.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isinf
@@ -178,6 +178,11 @@ def run_checks(file: TaggedFile, *, check_consistency: bool, require_record: boo
             checks |= {"dataflow": _find_contradictions} if check_consistency and _are_calls_known(file) else {}
     findings = [finding for check in checks.values() for finding in check(file)]
     return Validation(str(file.path), tuple(checks), tuple(findings))
+
+
+def report_faults(path: str, faults: Iterable[str]) -> Validation:
+    """Of a file with parts that cannot be read: no other check can be run on it."""
+    return Validation(path, ("every part readable",), tuple(error("malformed", "", fault) for fault in faults))
 
 
 def _valid_model(file: TaggedFile) -> Iterator[Finding]:

@@ -11,13 +11,14 @@ version `SCHEMA_VERSION` in `provenance.py`; documents of schema 1 stay readable
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from typing import Any
 
-from modelexport.errors import RecordUnreadable
-from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo
+from modelexport.errors import RecordUnreadable, shorten
+from modelexport.record import limits
+from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo, parent_path
 from modelexport.record.provenance import (
     SCHEMA_VERSION,
     Attribution,
@@ -84,7 +85,7 @@ def from_document(document: object) -> Provenance:
     check_version(document.get("schema"))
     try:
         provenance = Provenance(
-            hierarchy=Hierarchy.of(map(module_in, document["modules"]), map(_call_in, document["calls"])),
+            hierarchy=Hierarchy.of(_modules_in(document["modules"]), map(_call_in, document["calls"])),
             nodes={
                 text_in(item["key"]): NodeEntry(
                     item["key"], text_in(item["name"]), text_in(item["op_type"]), attribution_in(item)
@@ -98,18 +99,92 @@ def from_document(document: object) -> Provenance:
         )
         check_coherent(provenance)
     except DAMAGE as error:
-        raise RecordUnreadable(f"the hierarchy record is damaged: {error!r}", _NEXT) from error
+        raise RecordUnreadable(f"the hierarchy record is damaged: {shorten(repr(error))}", _NEXT) from error
     return provenance
 
 
+class PathBudget:
+    """Raise ValueError for modules that are too deep, or whose paths and tensors take too much altogether.
+
+    A path repeats the names of all modules above it, so that a chain of modules takes the square of its length; and
+    modules that are alike share one list of tensors in a packed record.
+    """
+
+    def __init__(self) -> None:
+        self._left = limits.PATH_CHARACTERS
+
+    def spend(self, path: str, tensors: int, aliases: Sequence[str]) -> None:
+        depth = path.count(".") + 1
+        if depth > limits.MODULE_DEPTH:
+            raise ValueError(f"it has modules more than {limits.MODULE_DEPTH} levels deep")
+        # With the paths above, half as long on average: whoever sums up modules looks at each of them.
+        self._left -= len(path) * (depth + 1) // 2
+        # A tensor has a name below each path of its module.
+        self._left -= tensors * sum(len(name) + _SHORTEST_NAME for name in (path, *aliases))
+        if self._left < 0:
+            raise ValueError(f"its module paths take more than {limits.PATH_CHARACTERS:,} characters")
+
+
+_SHORTEST_NAME = 16
+
+
 def check_coherent(provenance: Provenance) -> None:
-    """Raise one of `DAMAGE` where the parts of a record do not fit together."""
+    """Raise one of `DAMAGE` where the parts of a record do not fit together, or unfold to too much."""
     hierarchy = provenance.hierarchy
     unknown = hierarchy.call_counts.keys() - hierarchy.modules.keys()
     if unknown:
         raise ValueError(f"calls of unknown modules: {sorted(unknown)[:3]}")
+    _check_stacks(hierarchy)
+    _check_tags(provenance)
     # Both are worked out from all of the hierarchy, and both are kept.
     _ = hierarchy.stacks, provenance.tags.by_path
+
+
+def _check_stacks(hierarchy: Hierarchy) -> None:
+    depths: dict[ModuleCall, int] = {}
+    left = limits.STACKED_CALLS
+    for site in hierarchy.calls:
+        depth = depths[site.call] = 1 if site.parent is None else depths[site.parent] + 1
+        left -= depth
+        if depth > limits.MODULE_DEPTH:
+            raise ValueError(f"it has calls more than {limits.MODULE_DEPTH} levels deep")
+        if left < 0:
+            raise ValueError(f"its call stacks take more than {limits.STACKED_CALLS:,} entries")
+
+
+def check_owners(owners: Iterable[tuple[str, int]]) -> None:
+    """The same for the owners of all attributions, of which each has a stack."""
+    if sum(path.count(".") + 2 for path, _ in owners) > limits.STACKED_CALLS:
+        raise ValueError(f"its attributions have owners of more than {limits.STACKED_CALLS:,} levels together")
+
+
+def _check_tags(provenance: Provenance) -> None:
+    """A tag has the classes of all modules above it. It is written out for every node, and so are the reasons."""
+    lengths: dict[str, int] = {}
+    for path, module in provenance.hierarchy.modules.items():
+        above = parent_path(path)
+        while above and above not in lengths:
+            above = parent_path(above)
+        around = lengths.get(above, 0) if path else 0
+        # Of its own: the class, and at most the path below the module above.
+        lengths[path] = around + len(module.class_name) + len(path) - len(above) + 1
+    if sum(lengths.values()) > limits.PATH_CHARACTERS:
+        raise ValueError(f"the tags of its modules take more than {limits.PATH_CHARACTERS:,} characters")
+
+    @cache
+    def count(attribution: Attribution) -> int:
+        ancestor = attribution.ancestor
+        tag = 0 if ancestor is None else lengths.get(ancestor.path, 0)
+        return tag + len(attribution.reason) + sum(map(_count_claimed, (attribution, *attribution.lost)))
+
+    attributions = (entry.attribution for entry in provenance.nodes.values())
+    if sum(map(count, attributions)) + sum(map(count, provenance.initializers.values())) > limits.NODE_CHARACTERS:
+        raise ValueError(f"what it says of its nodes takes more than {limits.NODE_CHARACTERS:,} characters")
+
+
+def _count_claimed(claim: Attribution | Claim) -> int:
+    owners = sum(len(owner.path) + 1 for owner in claim.owners)
+    return owners + sum(len(evidence.source) + len(evidence.detail) for evidence in claim.evidence)
 
 
 def check_version(version: object) -> None:
@@ -178,6 +253,13 @@ def module_out(module: Module, tag: str) -> Json:
         "aliases": list(module.aliases),
         "container": module.container,
     }
+
+
+def _modules_in(items: Iterable[Json]) -> Iterator[Module]:
+    budget = PathBudget()
+    for module in map(module_in, items):
+        budget.spend(module.path, len(module.tensors), module.aliases)
+        yield module
 
 
 def module_in(item: Json) -> Module:
@@ -288,7 +370,10 @@ def _claim_in(item: Json) -> Claim:
 
 def text_in(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} stands where a text should")
+        raise TypeError(f"{shorten(repr(value))} stands where a text should")
+    # JSON can name half of a surrogate pair, which no file and no name in ONNX can hold.
+    if not value.isascii():
+        value.encode()
     return value
 
 

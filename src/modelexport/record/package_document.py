@@ -21,6 +21,7 @@ from pathlib import PureWindowsPath
 from typing import Any, TypeVar
 
 from modelexport.errors import RecordUnreadable
+from modelexport.record.json_reading import parse_json
 from modelexport.record.package import (
     PACKAGE_FILE,
     PACKAGE_SCHEMA_VERSION,
@@ -83,8 +84,8 @@ def _pair_out(pair: CachePair) -> Json:
 def parse_package_document(text: str | bytes, source: str = PACKAGE_FILE) -> PackageInfo:
     """Read a description back; anything that is not one raises `RecordUnreadable`. `source` names it in messages."""
     try:
-        document = json.loads(text, object_pairs_hook=_refuse_duplicates)
-    except (ValueError, RecursionError) as error:
+        document = parse_json(text, _refuse_duplicates)
+    except ValueError as error:
         raise RecordUnreadable(f"{source} is not JSON: {error}", _NEXT) from error
     if not isinstance(document, dict):
         raise RecordUnreadable(f"{source} is not a JSON object", _NEXT)

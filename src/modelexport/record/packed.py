@@ -16,15 +16,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from modelexport.errors import RecordUnreadable
-from modelexport.record import document
+from modelexport.record import document, limits
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, join, parent_path
 from modelexport.record.provenance import SCHEMA_VERSION, Attribution, NodeEntry, Provenance
-
-# A record takes some dozen bytes a node. Whatever unfolds to more than this is an attack.
-_LARGEST = 1 << 25
 
 
 class Table:
@@ -51,7 +49,7 @@ def squeeze(content: Any) -> str:
 
 def unsqueeze(text: str, largest: int | None = None) -> Any:
     """Raises ValueError or OSError for what `squeeze` did not write, and for what unfolds to more than `largest`."""
-    largest = largest or _LARGEST
+    largest = largest or limits.RECORD_BYTES
     inflater = bz2.BZ2Decompressor()
     data = inflater.decompress(base64.b85decode(text), largest)
     if not inflater.eof:
@@ -128,7 +126,10 @@ def _unfold(folded: Mapping[str, Any]) -> Provenance:
     hierarchy = Hierarchy.of(
         modules, [site if axes == _NOT_THROUGH else replace(site, through=int(axes)) for site, axes in sites]
     )
-    answers = [_unfold_answer(item, paths, hierarchy) for item in folded["answer_table"]]
+    owners_of = [_unfold_owners(item[0], paths) for item in folded["answer_table"]]
+    document.check_owners(chain.from_iterable(owners_of))
+    rows = zip(owners_of, folded["answer_table"], strict=True)
+    answers = [_unfold_answer(owners, item, hierarchy) for owners, item in rows]
     operators = list(map(document.text_in, folded["operator_table"]))
     # Records were written without roles at first.
     roles = list(map(document.text_in, folded.get("role_table", [""])))
@@ -175,13 +176,14 @@ def _fold_modules(modules: Iterable[Module], numbers: Mapping[str, int]) -> dict
 def _unfold_modules(folded: Mapping[str, Any]) -> list[Module]:
     paths: list[str] = []
     modules: list[Module] = []
+    budget = document.PathBudget()
     columns = zip(folded["parents"], folded["names"], folded["rows"], strict=True)
     for index, (parent, name, row) in enumerate(columns):
         paths.append(join(paths[parent], name) if parent >= 0 else name)
         fields = dict(zip(_ROW, folded["row_table"][row], strict=True))
-        modules.append(
-            document.module_in({**fields, "path": paths[-1], "aliases": folded["aliases"].get(str(index), [])})
-        )
+        aliases = folded["aliases"].get(str(index), [])
+        budget.spend(paths[-1], len(fields["parameters"]) + len(fields["buffers"]), aliases)
+        modules.append(document.module_in({**fields, "path": paths[-1], "aliases": aliases}))
     return modules
 
 
@@ -214,8 +216,11 @@ def _fold_answer(attribution: Attribution, numbers: Mapping[str, int]) -> list[A
     return [owners, *rest]
 
 
-def _unfold_answer(folded: Sequence[Any], paths: Sequence[str], hierarchy: Hierarchy) -> Attribution:
-    owners = [[paths[module] if isinstance(module, int) else module, index] for module, index in folded[0]]
+def _unfold_owners(folded: Iterable[Sequence[Any]], paths: Sequence[str]) -> list[tuple[str, int]]:
+    return [(paths[module] if isinstance(module, int) else document.text_in(module), index) for module, index in folded]
+
+
+def _unfold_answer(owners: Sequence[tuple[str, int]], folded: Sequence[Any], hierarchy: Hierarchy) -> Attribution:
     # Not stored: it follows from the owners.
     ancestor = hierarchy.common_ancestor(ModuleCall(path, index) for path, index in owners)
     return document.attribution_in(

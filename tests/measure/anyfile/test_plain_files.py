@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from tests.support import building
 from torch.export import Dim
 
-from modelexport.capture.isolation import quiet
+from modelexport.capture.silence import quiet
 from modelexport.graph.index import Graph, index_model
 
 

@@ -19,13 +19,14 @@ from tests.support.verification import EVIL
 
 from modelexport.record.provenance import NodeEntry, Origin, Provenance
 from modelexport.record.results.profile import KernelEvent, Profile
+from modelexport.show.data.overlays import _parse_overlay
 from modelexport.show.data.results import to_csv, to_json
 from modelexport.show.data.trace import profile_trace
 from modelexport.show.text.console import as_text
 from modelexport.show.text.cost_and_profile import profile_tables, time_text
 
 MODULE_COLUMNS = (
-    *("module", "class", "time_us", "self_us", "share", "median_us", "spread", "noisy", "alike"),
+    *("module", "class", "time_us", "self_us", "share", "spread", "noisy", "alike"),
     *("nodes", "calls", "kernels", "operators", "providers", "fallback_us", "shared"),
 )
 
@@ -202,7 +203,7 @@ def test_a_spreadsheet_has_a_row_for_each_module_and_no_formulas() -> None:
         ("head", "Linear", 1.0),
         ("", "", 2.0),
     ]
-    assert (rows[2]["median_us"], rows[2]["spread"], rows[2]["noisy"]) == ("20.0", "0.0", "false")
+    assert (rows[2]["time_us"], rows[2]["spread"], rows[2]["noisy"]) == ("20.0", "0.0", "false")
     assert rows[1]["shared"] == "enc.fc+enc.act 5.0"
 
 
@@ -232,8 +233,8 @@ def test_a_table_shows_levels_and_what_is_fused() -> None:
 
 def test_a_table_says_what_is_counted_in_which_column() -> None:
     lines = [line.split() for line in text_of(small()).splitlines()]
-    assert ["module", "time", "self", "median", "±", "calls", "nodes", "op", "types"] in lines
-    assert ["fc", "71.4%", "71.4%", "20", "µs", "0%", "1", "1", "MatMul"] in lines
+    assert ["module", "time", "share", "self", "±", "calls", "nodes", "op", "types"] in lines
+    assert ["fc", "20", "µs", "71.4%", "71.4%", "0%", "1", "1", "MatMul"] in lines
 
 
 def test_what_may_be_of_several_modules_says_so_in_the_table() -> None:
@@ -252,6 +253,75 @@ def test_a_deep_tree_is_readable_in_a_narrow_window() -> None:
     assert max(map(len, lines)) <= 100
     rows = [line for line in lines if "100.0%" in line]
     assert [row.split()[0] for row in rows[1:]] == list(names)
+
+
+class TestOutliers:
+    """Something else keeps the machine busy: in every run another kernel of module `a` takes far longer."""
+
+    MANY = 20
+    NET = tree({"": "Net", "a": "Block", "a.x": "Linear", "b": "Linear"})
+
+    def profile(self, disturbed: bool) -> Profile:
+        names = {f"a{number}": "a.x" if number % 2 else "a" for number in range(10)} | {"b": "b"}
+        entries = {key: NodeEntry(key, key, "MatMul", credited(self.NET, path)) for key, path in names.items()}
+        durations: dict[tuple[str, ...], list[float]] = {
+            (key,): [(1000.0 if disturbed and key == f"a{run % 10}" else 10.0) + run % 3 for run in range(self.MANY)]
+            for key in names
+        }
+        record = Provenance(self.NET, entries, {}, Origin("test", "test"))
+        return profiled(record, durations, dict.fromkeys(names, "CPUExecutionProvider"), self.MANY)
+
+    @pytest.mark.parametrize("disturbed", [False, True])
+    def test_every_column_is_of_one_statistic_and_parts_add_up(self, disturbed: bool) -> None:
+        profile = self.profile(disturbed)
+        times = {module.path: module.time for module in profile.modules}
+        assert times == {"": 121, "a": 110, "a.x": 55, "b": 11}  # outliers count nowhere
+        assert profile.time == times[""] == sum(module.own for module in profile.modules)
+        assert profile.time == sum(node.time for node in profile.nodes)
+        document = json.loads(to_json(profile))
+        for module in document["modules"]:
+            assert module["share"] == pytest.approx(module["time_us"] / document["time_us"], abs=1e-5)
+        rows = [line.split() for line in as_text(profile_tables(profile)).splitlines() if " MatMul" in line]
+        assert [row[1:4] for row in rows] == [
+            *(["121", "µs", "100.0%"], ["110", "µs", "90.9%"], ["55", "µs", "45.5%"], ["11", "µs", "9.1%"])
+        ]
+        assert "121 µs in kernels" in as_text(profile_tables(profile))
+        # And over all runs, outliers included, nothing is lost.
+        assert profile.check.holds
+        assert profile.check.trace == pytest.approx(sum(event.duration for event in profile.events))
+
+    def test_a_run_that_is_too_noisy_to_rank_is_called_so(self) -> None:
+        quiet, noisy = self.profile(disturbed=False), self.profile(disturbed=True)
+        assert (quiet.rankable, noisy.rankable) == (True, False)
+        assert (quiet.disturbed, noisy.disturbed) == (False, True)
+        assert "TOO NOISY TO RANK" not in as_text(profile_tables(quiet))
+        assert "TOO NOISY TO RANK" in as_text(profile_tables(noisy))
+        assert json.loads(to_json(noisy))["rankable"] is False
+        assert not _overlay_notes(quiet)
+        assert "too noisy to rank" in " ".join(_overlay_notes(noisy))
+
+    def test_noise_without_disturbance(self) -> None:
+        """Times that alternate: no outliers, and still it is open which module takes longer."""
+        entries = {key: NodeEntry(key, key, "MatMul", credited(self.NET, key)) for key in ("a", "b")}
+        record = Provenance(self.NET, entries, {}, Origin("test", "test"))
+        durations: dict[tuple[str, ...], list[float]] = {("a",): [5.0, 15.0] * 5, ("b",): [16.0, 6.0] * 5}
+        profile = profiled(record, durations, dict.fromkeys(entries, "CPUExecutionProvider"), 10)
+        assert not profile.disturbed
+        assert profile.noise == pytest.approx(20 / 10**0.5 / 21)
+        assert not profile.rankable
+
+    def test_few_runs_rank_nothing(self) -> None:
+        entries = {"a": NodeEntry("a", "a", "MatMul", credited(self.NET, "a"))}
+        record = Provenance(self.NET, entries, {}, Origin("test", "test"))
+        profile = profiled(record, {("a",): [5.0, 5.0]}, {"a": "CPUExecutionProvider"}, 2)
+        assert (profile.noise, profile.rankable) == (None, False)
+
+
+def _overlay_notes(profile: Profile) -> tuple[str, ...]:
+    document = json.loads(to_json(replace(profile, notes=())))
+    overlay = _parse_overlay(document)
+    assert overlay is not None
+    return overlay.notes
 
 
 class TestSum:

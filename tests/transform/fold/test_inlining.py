@@ -17,8 +17,6 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from tests.support.building import provenance, tree
 
-from modelexport.errors import UserError
-from modelexport.graph import functions
 from modelexport.graph.functions import inline_graph
 from modelexport.graph.index import index_model
 from modelexport.graph.soundness import ensure_sound
@@ -208,18 +206,6 @@ def test_a_call_in_a_subgraph_of_the_main_graph() -> None:
     flat = assert_inlined(model(nodes, [scaled()]))
     branch = flat.graph.node[-1].attribute[0].g
     assert [node.op_type for node in branch.node] == ["Neg", "LeakyRelu"] or branch.node[0].op_type == "Abs"
-
-
-def test_too_many_nodes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty functions that call the one before twice would be a million million nodes."""
-    monkeypatch.setattr(functions, "MOST_NODES", 100)
-    made = [scaled()]
-    for number in range(8):
-        inner = "Scaled" if not number else f"F{number - 1}"
-        slope = {} if number else {"slope": 0.5}
-        made.append(function(f"F{number}", [call(inner, "a", "b", **slope), call(inner, "b", "c", **slope)]))
-    with pytest.raises(UserError, match="more than"):
-        inline_functions(model([call("F7", "x", "y")], made), None)
 
 
 def record_of(proto: onnx.ModelProto, owners: dict[str, list[str]], classes: dict[str, str]) -> Provenance:

@@ -11,7 +11,6 @@ https://huggingface.co/docs/transformers/processors
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from modelexport.capture.inputs.media_recipes import USUAL_SIZE, size_pair
 from modelexport.capture.inputs.specs import InputRequest
 from modelexport.capture.loading.third_party import hub_is_reachable, library, quiet_transformers, summarize_error
 from modelexport.errors import ExtraMissing, InputError
+from modelexport.record.json_reading import read_json
 
 _COPIES = 2
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model", "*.tiktoken")
@@ -63,7 +63,7 @@ def _preprocessor_settings(source: str | Path | None) -> Mapping[str, Any]:
     if path is None or not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

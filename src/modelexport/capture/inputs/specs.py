@@ -21,7 +21,6 @@ patches) stay static, as do tensors in lists.
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,8 +29,9 @@ from typing import Any
 
 import torch
 
-from modelexport.capture.onnxruntime.inputs import read_arrays
+from modelexport.capture.onnxruntime.arrays import read_arrays
 from modelexport.errors import InputError, UnknownName, nearest_name
+from modelexport.record.json_reading import read_json
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def parse_input_spec(text: str) -> InputSpec:
 
 def read_specs_file(path: Path) -> tuple[InputSpec, ...]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except OSError as error:
         raise InputError(f"cannot read the input specs {str(path)!r}: {error.strerror}") from error
     except ValueError as error:

@@ -16,7 +16,6 @@ https://huggingface.co/docs/safetensors/index#format
 from __future__ import annotations
 
 import copy
-import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ import torch
 
 from modelexport.capture.arguments import CallArguments
 from modelexport.errors import ModelUnloadable, UnknownName
+from modelexport.record.json_reading import parse_json
 from modelexport.record.model_source import ModelSource
 
 AUTO, DEFAULT = "auto", "float32"
@@ -83,7 +83,7 @@ def _read_header(path: Path) -> Mapping[str, object]:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         text = file.read(length) if length <= _LONGEST_HEADER else b""
     try:
-        header = json.loads(text)
+        header = parse_json(text)
     except ValueError:
         return {}
     return header if isinstance(header, dict) else {}

@@ -35,6 +35,7 @@ from modelexport.capture.loading.parts import Parts, join_parts
 from modelexport.capture.loading.pipelines import is_pipeline_folder, load_pipeline
 from modelexport.capture.loading.pretrained import load_config_file, load_folder, load_hub
 from modelexport.capture.loading.sentences import is_sentence_folder, load_sentences
+from modelexport.capture.loading.size_limits import limit_construction
 from modelexport.capture.loading.third_party import LoadedModel, explain_exit, explain_failure, summarize_error
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName
 from modelexport.record.model_source import ModelSource
@@ -186,7 +187,8 @@ _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 def load_model(source: str, options: ModelSource) -> LoadedModel:
     """Load a folder, a config.json, a hub id or `package.module:callable`; the module comes in eval mode."""
     torch_dtype(options.dtype)  # a wrong --dtype is an error before anything is loaded
-    loaded = _load(source, options)
+    with limit_construction(source):
+        loaded = _load(source, options)
     with explain_failure(f"the model cannot be moved to device {options.device!r}", "Try --device cpu."):
         module = loaded.module.to(options.device)
     return replace(loaded, module=module.eval())

@@ -26,11 +26,12 @@ from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.generation.cache import TensorLayout, cache_tensors, lay_out_constant
 from modelexport.capture.generation.captures import BATCH, AxisNames, name_axes, name_first_axis, sample_tensors
 from modelexport.capture.generation.steps import RecordedCall, record_calls
-from modelexport.capture.isolation import quiet, seed_torch, silence_loggers
+from modelexport.capture.isolation import seed_torch
 from modelexport.capture.loading.dtypes import loading_dtype
 from modelexport.capture.loading.parts import join_parts
 from modelexport.capture.loading.pretrained import refuse_pickles
 from modelexport.capture.loading.third_party import LoadedModel, explain_failure, optional_library, quiet_transformers
+from modelexport.capture.silence import quiet, silence_loggers
 from modelexport.errors import ModelUnloadable
 from modelexport.record.model_source import ModelSource
 

@@ -14,7 +14,7 @@ https://huggingface.co/docs/transformers/model_doc/auto
 
 from __future__ import annotations
 
-import json
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -24,6 +24,7 @@ import torch
 
 from modelexport.capture.isolation import seed_torch
 from modelexport.capture.loading.dtypes import loading_dtype, note_conversion
+from modelexport.capture.loading.size_limits import ensure_buildable
 from modelexport.capture.loading.third_party import (
     LoadedModel,
     explain_failure,
@@ -33,6 +34,7 @@ from modelexport.capture.loading.third_party import (
     summarize_error,
 )
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName, some_of
+from modelexport.record.json_reading import read_json
 from modelexport.record.model_source import ModelSource
 
 # Tasks without a pipeline in transformers 5 whose Auto class has another name.
@@ -149,8 +151,8 @@ def open_checkpoint(folder: Path, allow_pickle: bool) -> tuple[Mapping[str, obje
 
 def read_config(path: Path) -> Mapping[str, object]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        content = read_json(path)
+    except ValueError as error:
         raise ModelUnloadable(
             f"{str(path)!r} is not valid JSON: {error}", "Write it again with save_pretrained."
         ) from error
@@ -232,13 +234,33 @@ _SHOWN_KEYS = 3  # names of missing weights in a note
 
 @dataclass(frozen=True)
 class _Blueprint:
-    """A configuration and the class that it asks for, before any weights."""
+    """A configuration and the class that it asks for, before any weights. raw: config.json as it is."""
 
     source: str
     origin: str | Path
+    raw: Mapping[str, object]
     config: Any
     builder: Any
     notes: tuple[str, ...]
+
+    def build(self, config: Any, options: ModelSource) -> torch.nn.Module:
+        """With random weights, or on the `meta` device without."""
+        dtype = loading_dtype(options)
+        chosen = {} if dtype is None else {"dtype": dtype}
+        if hasattr(self.builder, "from_config"):
+            chosen["trust_remote_code"] = options.trust_remote_code
+        build = getattr(self.builder, "from_config", None) or self.builder._from_config
+        module: torch.nn.Module = build(config, **chosen)
+        return module
+
+    def ensure_buildable(self, options: ModelSource) -> None:
+        """Before any weight is made: a stranger's configuration may ask for a million layers."""
+
+        def build(raw: Mapping[str, object]) -> torch.nn.Module:
+            config = self.config if raw is self.raw else type(self.config).from_dict(dict(raw))
+            return self.build(copy.deepcopy(config), options)
+
+        ensure_buildable(self.raw, build, self.source)
 
 
 def load_folder(source: str, folder: Path, options: ModelSource) -> LoadedModel:
@@ -305,19 +327,14 @@ def _read_blueprint(
     notes: tuple[str, ...] = ()
     if raw.get("auto_map") and not options.trust_remote_code:
         notes = ("the checkpoint's own code (auto_map) was not used; transformers has this architecture",)
-    return _Blueprint(source, origin, config, model_class(config, raw, options), notes)
+    return _Blueprint(source, origin, raw, config, model_class(config, raw, options), notes)
 
 
 def _build_random(blueprint: _Blueprint, options: ModelSource) -> tuple[torch.nn.Module, tuple[str, ...]]:
-    builder, config = blueprint.builder, blueprint.config
     with explain_failure(f"transformers cannot build a model from the configuration of {blueprint.source!r}"):
-        dtype = loading_dtype(options)
-        chosen = {} if dtype is None else {"dtype": dtype}
+        blueprint.ensure_buildable(options)
         with seed_torch(options.seed):
-            if hasattr(builder, "from_config"):
-                module = builder.from_config(config, trust_remote_code=options.trust_remote_code, **chosen)
-            else:
-                module = builder._from_config(config, **chosen)
+            module = blueprint.build(blueprint.config, options)
     note = f"random weights (config.json without weights), seed {options.seed}"
     return module, (*blueprint.notes, note)
 
@@ -327,6 +344,7 @@ def _load_weights(
 ) -> tuple[torch.nn.Module, tuple[str, ...]]:
     hint = "" if options.allow_pickle else "If the weights are a pickle that you trust, pass --allow-pickle."
     with explain_failure(f"transformers cannot load {blueprint.source!r}", hint), seed_torch(options.seed):
+        blueprint.ensure_buildable(options)
         module, report = blueprint.builder.from_pretrained(
             blueprint.origin,
             config=blueprint.config,

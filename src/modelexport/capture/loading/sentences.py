@@ -9,7 +9,6 @@ https://www.sbert.net/docs/sentence_transformer/usage/custom_models.html
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from modelexport.capture.loading.dtypes import loading_dtype
 from modelexport.capture.loading.pretrained import refuse_pickles
 from modelexport.capture.loading.third_party import LoadedModel, explain_failure, optional_library, quiet_transformers
 from modelexport.errors import ModelUnloadable
+from modelexport.record.json_reading import read_json
 from modelexport.record.model_source import ModelSource
 from modelexport.record.package_document import is_inside
 
@@ -66,9 +66,9 @@ def _check_modules(folder: Path, source: str, options: ModelSource) -> list[Path
     """The folders of all modules, before any of it is given to the library, which imports the classes by name."""
     path = folder / _MODULES
     try:
-        modules = json.loads(path.read_text(encoding="utf-8"))
+        modules = read_json(path)
         listed = [(str(module["type"]), str(module["path"])) for module in modules]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelUnloadable(
             f"{str(path)!r} is not a list of modules: {type(error).__name__}", "Save the model again."
         ) from error

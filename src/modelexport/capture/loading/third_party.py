@@ -11,7 +11,7 @@ Nothing else in loading/ imports transformers by itself: `library` does, and say
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from modelexport.capture.entry_point import EntryPoint
-from modelexport.capture.isolation import silence_loggers
+from modelexport.capture.silence import SharedSetting, silence_loggers
 from modelexport.errors import ExtraMissing, ModelExportError, ModelUnloadable
 
 
@@ -57,19 +57,27 @@ _PROBE_SECONDS = 5
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Silence progress bars, load reports and warnings of transformers; its settings are put back after."""
+    with _NO_PROGRESS_BARS.hold(), silence_loggers("transformers", "huggingface_hub"):
+        yield
+
+
+def _disable_progress_bars() -> Callable[[], object]:
+    """Each library has a switch of its own for progress bars, beside the level of its logger."""
     reports, hub = library("transformers.utils.logging"), library("huggingface_hub.utils")
-    # Each library has a switch of its own for progress bars, beside the level of its logger.
-    had_bars, hub_had_bars = reports.is_progress_bar_enabled(), not hub.are_progress_bars_disabled()
+    enabling = [
+        enable
+        for enable, is_enabled in (
+            (reports.enable_progress_bar, reports.is_progress_bar_enabled()),
+            (hub.enable_progress_bars, not hub.are_progress_bars_disabled()),
+        )
+        if is_enabled
+    ]
     reports.disable_progress_bar()
     hub.disable_progress_bars()
-    try:
-        with silence_loggers("transformers", "huggingface_hub"):
-            yield
-    finally:
-        if had_bars:
-            reports.enable_progress_bar()
-        if hub_had_bars:
-            hub.enable_progress_bars()
+    return lambda: [enable() for enable in enabling]
+
+
+_NO_PROGRESS_BARS = SharedSetting(_disable_progress_bars)
 
 
 @contextmanager

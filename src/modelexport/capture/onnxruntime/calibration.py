@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from modelexport.capture.onnxruntime.inputs import read_arrays
+from modelexport.capture.onnxruntime.arrays import read_arrays
 from modelexport.capture.onnxruntime.session import format_shape, required_inputs
 from modelexport.errors import InputError
 from modelexport.graph.types import Dims, fits, input_dims

@@ -14,7 +14,6 @@ must stay below the number of rows that the table has.
 from __future__ import annotations
 
 import re
-import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from modelexport.capture.onnxruntime.arrays import read_arrays
 from modelexport.capture.onnxruntime.session import bind_inputs, format_shape, required_inputs
 from modelexport.errors import InputError, quote_argument
 from modelexport.graph.index import Graph, Node, function_id, value_id, walk_nodes
@@ -265,30 +265,3 @@ def _check_type(value: onnx.ValueInfoProto, stated: str) -> None:
         raise InputError(f"input {value.name!r}: unknown dtype {stated!r}", f"The file takes {dtype}.") from error
     if not fits:
         raise InputError(f"the file takes {value.name!r} as {dtype}, not as {stated}", "Leave the dtype out.")
-
-
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """An archive with Python objects inside is refused, never unpickled."""
-    try:
-        with path.open("rb") as file:
-            return _named_arrays(path, np.load(file, allow_pickle=False))
-    except OSError as error:
-        raise InputError(
-            f"cannot read the arrays {str(path)!r}: {error.strerror or error}", "Check the path."
-        ) from error
-    except (ValueError, AttributeError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{str(path)!r} is not an npz file of plain arrays: {error}",
-            "Write it with numpy.savez(path, input_ids=..., ...).",
-        ) from error
-
-
-def _named_arrays(path: Path, loaded: np.ndarray | np.lib.npyio.NpzFile) -> dict[str, np.ndarray]:
-    if isinstance(loaded, np.ndarray):
-        raise InputError(
-            f"{str(path)!r} holds one array, which does not say the input that it is for",
-            "Give an npz file with an array for each input: "
-            f"numpy.savez({str(path.with_suffix('.npz'))!r}, NAME=numpy.load({str(path)!r}), …).",
-        )
-    with loaded as archive:
-        return {name: archive[name] for name in archive.files}

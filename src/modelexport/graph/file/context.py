@@ -9,12 +9,13 @@ https://huggingface.co/docs/transformers/main_classes/configuration
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from modelexport.record.json_reading import read_json
 
 _CONFIG, _GENAI_CONFIG = "config.json", "genai_config.json"
 # Inputs of onnxruntime-genai's decoders that are [batch, heads, tokens, head size].
@@ -66,7 +67,7 @@ def find_cache_sizes(folder: Path, inputs: Sequence[str]) -> dict[str, dict[int,
 def _read(path: Path) -> dict[str, Any]:
     """A damaged configuration is the consumer's business: nothing is learned from it here."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import mmap
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,16 +23,17 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 from google.protobuf.message import DecodeError
 
 from modelexport.errors import FileUnreadable, ModelExportError
 from modelexport.graph.file import external
 from modelexport.graph.file import weights as wire
 from modelexport.graph.file.external import external_data, is_external, tensors
+from modelexport.graph.file.faults import ensure_text, ensure_wellformed
 from modelexport.graph.file.weights import Part, WeightData, detach, has_data, storage_size
 from modelexport.graph.functions import InlinedModel, inline_graph
 from modelexport.graph.index import Graph, index_model
-from modelexport.graph.protos import UNFIT, explain_unfit, read_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +76,9 @@ _LFS_POINTER = b"version https://git-lfs"
 
 def open_model(path: Path) -> ModelFile:
     """Map a model file; the time it takes does not depend on the size of the weights."""
-    return _model_file(_mapped(path), str(path), path.parent, path.name)
+    file = _model_file(_mapped(path), str(path), path.parent, path.name)
+    ensure_wellformed(file, str(path))
+    return file
 
 
 def have_equal_bytes(path: Path, other: Path) -> bool:
@@ -112,7 +116,7 @@ def _mapped(path: Path) -> memoryview:
 
 def _model_file(data: memoryview, subject: str, directory: Path | None, file_name: str) -> ModelFile:
     try:
-        proto, weights = _take_apart(data)
+        proto, weights = _take_apart(data, subject)
     except (DecodeError, ValueError) as error:  # ValueError: not wire format, or a name that is not UTF-8
         raise _not_onnx(data, subject) from error
     # Any bytes can be valid protobuf; these three fields tell a model from a coincidence.
@@ -120,7 +124,9 @@ def _model_file(data: memoryview, subject: str, directory: Path | None, file_nam
     if not proto.HasField("graph") or not proto.ir_version or opsets_missing:
         raise _not_onnx(data, subject)
     for tensor in filter(external.is_external, proto.graph.initializer):
-        weights[tensor.name] = external.external_data(tensor, directory)
+        # What does not say where its data is, is a fault; all of them are told together.
+        with suppress(FileUnreadable):
+            weights[tensor.name] = external.external_data(tensor, directory)
     return ModelFile(proto, weights, directory, file_name)
 
 
@@ -133,7 +139,9 @@ def _not_onnx(data: memoryview, subject: str) -> FileUnreadable:
     return FileUnreadable(f"{subject} is not an ONNX model", "Give the .onnx file that an exporter wrote.")
 
 
-def _take_apart(model: memoryview, kept: frozenset[str] = frozenset()) -> tuple[onnx.ModelProto, dict[str, WeightData]]:
+def _take_apart(
+    model: memoryview, subject: str, kept: frozenset[str] = frozenset()
+) -> tuple[onnx.ModelProto, dict[str, WeightData]]:
     """The model without its large initializers' data, and that data; those named in `kept` stay whole."""
     weights: dict[str, WeightData] = {}
 
@@ -144,11 +152,13 @@ def _take_apart(model: memoryview, kept: frozenset[str] = frozenset()) -> tuple[
         weights[detached.name] = detached.data
         return [detached.header]
 
-    proto = onnx.ModelProto.FromString(wire.join(with_initializers(model, without_data)))
+    structure = wire.join(with_initializers(model, without_data))
+    ensure_text(structure, subject)
+    proto = onnx.ModelProto.FromString(structure)
     names = Counter(tensor.name for tensor in proto.graph.initializer)
     # A name that occurs twice (which is not valid) says nothing about whose data this is.
     repeated = frozenset(name for name in weights if names[name] > 1)
-    return _take_apart(model, repeated) if repeated else (proto, weights)
+    return _take_apart(model, subject, repeated) if repeated else (proto, weights)
 
 
 def with_initializers(model: memoryview, edit: wire.Edit) -> list[Part]:
@@ -169,12 +179,9 @@ def initializer_arrays(file: ModelFile) -> Iterator[tuple[str, np.ndarray]]:
 def initializer_array(file: ModelFile, tensor: onnx.TensorProto) -> np.ndarray:
     """A view of the file where numpy has the type, else a copy."""
     if not is_data_outside(file, tensor) or not is_numpy_type(tensor):
-        return read_array(tensor_with_data(file, tensor))
+        return onnx.numpy_helper.to_array(tensor_with_data(file, tensor))
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    try:
-        return np.frombuffer(file.weights[tensor.name].raw(), dtype).reshape(tuple(tensor.dims))
-    except UNFIT as error:
-        raise explain_unfit(tensor, error) from error
+    return np.frombuffer(file.weights[tensor.name].raw(), dtype).reshape(tuple(tensor.dims))
 
 
 def tensor_with_data(file: ModelFile, tensor: onnx.TensorProto) -> onnx.TensorProto:

@@ -14,7 +14,6 @@ and `profile` of the graph that was optimized) traces lineage, from the graph th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,6 +32,7 @@ from modelexport.graph.related import count_known_nodes, describes
 from modelexport.graph.soundness import ensure_sound
 from modelexport.graph.types import ValueTypes, fill_sizes
 from modelexport.record.document import SIDECAR_SUFFIX, from_document
+from modelexport.record.json_reading import read_json
 from modelexport.record.outline import Outline, Sketch, Sketches, unpack_outline
 from modelexport.record.packed import unpack
 from modelexport.record.provenance import Confidence, Evidence, EvidenceKind, NodeEntry, Provenance, unattributed
@@ -206,11 +206,11 @@ def open_tagged(path: Path) -> TaggedFile:
 
 def read_sidecar(path: Path) -> Provenance:
     try:
-        document = json.loads(path.read_bytes())
+        document = read_json(path)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RecordUnreadable(f"{path} is not JSON: {error}", "Export the model again to get a new one.") from error
     return from_document(document)
 

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol, TypeAlias
 
+import numpy as np
 import onnx
 import onnx.numpy_helper
 
-from modelexport.errors import FileUnreadable, ModelExportError
+from modelexport.errors import ModelExportError
 
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 
@@ -143,6 +144,9 @@ _DATA_FIELDS = {
     11: "uint64_data",
 }
 
+# Bytes of a number in fields whose numbers all have one width.
+_FIXED_WIDTH = {4: 4, 10: 8}
+
 # Bits of one element; types below eight are packed, low bits first.
 _TYPES_OF_WIDTH = {
     128: "COMPLEX128",
@@ -227,6 +231,24 @@ class Typed:
     tensor: memoryview
     values: tuple[memoryview, ...]
 
+    @property
+    def field_name(self) -> str:
+        return _DATA_FIELDS[self.field_number]
+
+    def count(self) -> int:
+        """How many numbers there are: packed ones follow each other, others have a field each."""
+        return sum(
+            self._count_packed(run[field.value : field.end]) if field.wire_type == DELIMITED else 1
+            for run in self.values
+            for field in fields(run)
+        )
+
+    def _count_packed(self, numbers: memoryview) -> int:
+        if self.field_number in _FIXED_WIDTH:
+            return len(numbers) // _FIXED_WIDTH[self.field_number]
+        # The last byte of a number has its highest bit clear.
+        return int(np.count_nonzero(np.frombuffer(numbers, np.int8) >= 0))
+
     def raw(self) -> memoryview:
         return memoryview(_converted(onnx.TensorProto.FromString(bytes(self.tensor))))
 
@@ -247,6 +269,32 @@ def storage_size(tensor: onnx.TensorProto) -> int:
     """How many bytes a tensor's elements take in `raw_data` by its shape and type; 0 for strings."""
     bits = math.prod(tensor.dims) * _WIDTH_OF_TYPE.get(tensor.data_type, 0)
     return max(0, -(-bits // 8))
+
+
+def typed_field(data_type: int) -> str:
+    """The field of a TensorProto that holds numbers of this type where they are not raw."""
+    return _FIELD_OF_TYPE.get(data_type, "int32_data")
+
+
+def count_values(data_type: int, elements: int) -> int:
+    """How many numbers that field has for so many elements: complex ones are two, and those that fit share a byte."""
+    if data_type in _COMPLEX:
+        return 2 * elements
+    return -(-elements // (8 // min(_WIDTH_OF_TYPE.get(data_type, 8), 8)))
+
+
+_TYPES = onnx.TensorProto
+_COMPLEX = frozenset((_TYPES.COMPLEX64, _TYPES.COMPLEX128))
+_FIELD_OF_TYPE = {
+    _TYPES.FLOAT: "float_data",
+    _TYPES.COMPLEX64: "float_data",
+    _TYPES.DOUBLE: "double_data",
+    _TYPES.COMPLEX128: "double_data",
+    _TYPES.INT64: "int64_data",
+    _TYPES.UINT32: "uint64_data",
+    _TYPES.UINT64: "uint64_data",
+    _TYPES.STRING: "string_data",
+}
 
 
 def detach(tensor: memoryview, above: int) -> Detached | None:
@@ -293,11 +341,7 @@ def data_inside(tensor: onnx.TensorProto) -> WeightData:
 
 def _converted(tensor: onnx.TensorProto) -> bytes:
     """The values of a tensor's typed fields as raw data."""
-    try:
-        array = onnx.numpy_helper.to_array(tensor)
-    except (ValueError, TypeError, KeyError) as error:
-        raise FileUnreadable(f"the values of tensor {tensor.name!r} do not fit its shape and type: {error}") from error
-    return onnx.numpy_helper.from_array(array).raw_data
+    return onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
 
 
 def _split(tensor: memoryview) -> tuple[memoryview, list[tuple[int, memoryview]]]:

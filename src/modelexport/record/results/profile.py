@@ -1,7 +1,16 @@
 """Profile result: where the time of a model goes, module by module, and the run-time overlay that is read back from it.
 
-Times are medians over runs, in microseconds. The sum over modules is held against the time of all kernels (`SumCheck`),
-so that nothing is lost or charged twice.
+One statistic for all: the median over the runs of each node, in microseconds. The time of a module and that of the
+whole model are sums of these, so that parts add up, and a run in which something else kept the machine busy counts in
+none of them. The median of sums would not do: of many kernels, some are disturbed in every run.
+
+    run           1    2    3   median
+    a            10   90   10       10
+    b            10   10   90       10
+    a + b        20  100  100      100, and 20 = 10 + 10 is what a run takes that nothing disturbs
+
+What modules are charged with over all runs is held against the time of all kernels (`SumCheck`), so that nothing is
+lost or charged twice.
 """
 
 from __future__ import annotations
@@ -16,6 +25,8 @@ from modelexport.record.hierarchy import ModuleCall
 RUNS_FOR_SPREAD = 5
 # A module whose runs are further apart than this share of its time is noisy.
 NOISY = 0.2
+# Above this `Profile.noise`, modules are not ranked. Of MiniLM on a machine that does nothing else it is 0.01 to 0.03.
+TOO_NOISY = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +138,7 @@ class ModuleTime:
     path       `None` for what belongs to no module
     time       of everything inside of it: the sum of the medians of its nodes
     own        of nodes that belong to none of the modules inside of it, shared ones among them
-    median     of everything inside of it, run by run
-    spread     how far half of the runs are apart, as a share of `median`; None if they are too few to say
+    spread     how far half of the runs are apart, as a share of `time`; None if they are too few to say
     charged    `own`, added up over all runs instead
     kernels    how often a node inside of it was run
     shared     nodes of its own that modules inside of it have in common
@@ -139,7 +149,6 @@ class ModuleTime:
     class_name: str
     time: float
     own: float
-    median: float
     spread: float | None
     charged: float
     nodes: int
@@ -178,9 +187,11 @@ class Profile:
     runs       that were counted; those before, to warm up, were not
     requested  providers that were asked for, the preferred one first; none if it was left to ONNX Runtime
     time       of all kernels in one run: the sum over nodes of their medians
-    busy       in which some kernel ran, run by run: the median
+    busy       in which some kernel ran, run by run: the median, disturbances included
     wall       of one run from outside, the median
     spread     how far half of the runs are apart, as a share of `wall`; None if they are too few to say
+    noise      of the time, the share whose module the runs leave open: the standard errors of all modules added up;
+               None if they are too few to say
     modules    in the order of the hierarchy; what belongs to nobody comes last
     """
 
@@ -194,6 +205,7 @@ class Profile:
     busy: float
     wall: float
     spread: float | None
+    noise: float | None
     check: SumCheck
     nodes: tuple[NodeTime, ...]
     modules: tuple[ModuleTime, ...]
@@ -211,6 +223,11 @@ class Profile:
     def disturbed(self) -> bool:
         """Whether most runs have kernels that took much longer than usual, other ones each time."""
         return self.busy > self.time * (1 + NOISY)
+
+    @property
+    def rankable(self) -> bool:
+        """Whether the runs agree well enough to say which module takes longer."""
+        return self.noise is not None and self.noise <= TOO_NOISY and not self.disturbed
 
     def fallback(self, module: ModuleTime) -> float:
         """Of the module's time, what another provider than the preferred one took."""

@@ -19,9 +19,8 @@ would show what is in them.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from typing import Any
 from modelexport.errors import FileUnreadable
 from modelexport.graph.related import ensure_same_model
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.record.json_reading import read_json
 from modelexport.record.results.verification import Status, Verdict
 
 _SCHEMA = 1  # the one that `results.py` writes
@@ -102,12 +102,11 @@ Overlay = Profiled | Verified
 def read_overlay(path: Path, hierarchy: Hierarchy) -> Overlay:
     """The overlay in a file; an error if it is none, or is about modules that the model does not have."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
-    # RecursionError: the parser recurses into lists in lists, which a damaged or hostile file may have thousands of.
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise FileUnreadable(f"{path} is not JSON: {error}", "Write it again with `--format json`.") from error
     try:
         overlay = _parse_overlay(document)
@@ -145,8 +144,16 @@ def _profiled(document: dict[str, Any]) -> Profiled:
         own={_optional_text(item["path"]): _amount(item["self_us"]) for item in modules},
         classes={_text(item["path"]): _text(item["class"]) for item in modules if item["path"] is not None},
         kernels=tuple(map(_kernel, document["nodes"])),
-        notes=tuple(map(_text, document["notes"])),
+        notes=(*map(_text, document["notes"]), *_describe_noise(document)),
     )
+
+
+def _describe_noise(document: dict[str, Any]) -> Iterator[str]:
+    """Files of earlier versions do not say how noisy they are."""
+    noise = _number(document.get("noise"))
+    if not document.get("rankable", True):
+        open_share = "" if noise is None else f": the runs leave open where {noise:.0%} of the time goes"
+        yield f"times are too noisy to rank modules{open_share}"
 
 
 def _kernel(item: dict[str, Any]) -> KernelTime:

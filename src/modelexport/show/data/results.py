@@ -248,14 +248,14 @@ _RUNNING_TABLES: Tables = {
     Profile: fields(
         _SCHEMA,
         "file runs warmup optimization providers requested_providers=requested",
-        "time_us=time:3 busy_us=busy:3 wall_us=wall:3 spread:3 disturbed",
+        "time_us=time:3 busy_us=busy:3 wall_us=wall:3 spread:3 noise:3 disturbed rankable",
         "sum_check=check attributed:6 modules nodes notes seconds:3",
     ),
     SumCheck: fields("trace_us=trace:3 charged_us=charged:3 holds"),
     ModuleTime: fields(
         "path class=class_name time_us=time:3 self_us=own:3",
         _TIME_SHARE,
-        "median_us=median:3 spread:3 noisy alike nodes calls:3 kernels:3 operators:3 providers:3",
+        "spread:3 noisy alike nodes calls:3 kernels:3 operators:3 providers:3",
         _FALLBACK,
         "shared",
     ),
@@ -348,7 +348,7 @@ _FILE_COLUMNS: Mapping[type, Mapping[str, Fields]] = {
         "modules": fields(
             "module=path class=class_name time_us=time:3 self_us=own:3",
             _TIME_SHARE,
-            "median_us=median:3 spread:3 noisy alike nodes calls:3 kernels:3",
+            "spread:3 noisy alike nodes calls:3 kernels:3",
             computed("operators", lambda module: " ".join(module.operators)),
             computed("providers", lambda module: " ".join(module.providers)),
             _FALLBACK,

@@ -200,10 +200,7 @@ def profile_tables(
     yield plain(f"{share_text(profile.attributed)} of the time of all kernels belongs to a module", "dim")
     yield plain(_sum(profile), "dim" if profile.check.holds else "red")
     yield from note_lines(_fallen(profile))
-    if profile.disturbed:
-        usual = f"kernels that took as long as they usually do would take {time_text(profile.time)} a run"
-        busy = f"{usual}, and they take {time_text(profile.busy)}: something else keeps this machine busy"
-        yield from note_lines([busy])
+    yield from note_lines(describe_noise(profile))
     yield from note_lines(profile.notes)
     if verbose and profile.seconds:
         yield seconds_line(profile.seconds)
@@ -217,7 +214,7 @@ def _profile_head(profile: Profile) -> Text:
         f"{counted(profile.runs, 'run')} after {profile.warmup} to warm up",
         f"optimization {profile.optimization} (nodes are those of the optimized graph)",
         ", ".join(map(_short, profile.providers)),
-        f"{time_text(profile.wall)} a run ({apart}), {time_text(profile.busy)} in kernels",
+        f"{time_text(profile.wall)} a run ({apart}), {time_text(profile.time)} in kernels",
     )
     return plain(" · ".join(parts), "bold")
 
@@ -225,15 +222,15 @@ def _profile_head(profile: Profile) -> Text:
 def _profile_modules(profile: Profile, rows: Iterable[TreeRow[ModuleTime]]) -> Table:
     # With one provider, the column would say the same in every row.
     several = len({*profile.providers, *profile.requested[:1]}) > 1
-    numbers = ("time", "self", "median", "±", "calls", "nodes")
+    numbers = ("time", "share", "self", "±", "calls", "nodes")
     modules_table = table("", "module", *numbers, "op types", *(["providers"] if several else []), right=numbers)
     for row in rows:
         module = row.item
         cells: list[RenderableType] = [
             plain(_row_name(row)),
+            time_text(module.time),
             f"{module.time / profile.time:.1%}" if profile.time else "",
             f"{module.own / profile.time:.1%}" if profile.time and module.own else "",
-            time_text(module.median),
             _apart(module),
             f"{round(module.calls, 1):,g}" if module.calls else "",
             f"{module.nodes:,}",
@@ -257,6 +254,17 @@ def _legend(modules: Sequence[ModuleTime]) -> Iterator[str]:
         yield f"{_NOISY} noisy: the runs are more than ± {NOISY / 2:.0%} apart"
     if any(module.alike for module in known):
         yield f"{_ALIKE} differs from the next module inside of the same one by less than their runs do: no ranking"
+
+
+def describe_noise(profile: Profile) -> Iterator[str]:
+    """Why modules cannot be ranked; nothing if they can, or if the runs are too few to say, which is a note already."""
+    if profile.rankable or (profile.noise is None and not profile.disturbed):
+        return
+    noise = "" if profile.noise is None else f": the runs leave open where {profile.noise:.0%} of the time goes"
+    yield f"TOO NOISY TO RANK modules{noise}. Give more --runs, on a machine that does nothing else"
+    if profile.disturbed:
+        usual = f"kernels that took as long as they usually do would take {time_text(profile.time)} a run"
+        yield f"{usual}, and they take {time_text(profile.busy)}: something else keeps this machine busy"
 
 
 def _sum(profile: Profile) -> str:

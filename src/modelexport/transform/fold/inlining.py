@@ -11,14 +11,11 @@ itself, or is written for another opset than the model.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
 
 import onnx
 
-from modelexport.errors import UserError
-from modelexport.graph.functions import DEEPEST_CALL, MOST_NODES, InlinedModel, inline_graph
+from modelexport.graph.functions import InlinedModel, find_endless, inline_graph
 from modelexport.graph.index import (
     KEY_SEPARATOR,
     MAIN,
@@ -57,11 +54,6 @@ def inline_functions(model: onnx.ModelProto, record: Provenance | None) -> Inlin
     kept = dict(_find_kept_functions(model))
     functions = {function_id(function): function for function in model.functions if function_id(function) not in kept}
     built = _FlatModel(model, kept)
-    if any(node.function in functions for node in built.inlined.graph.nodes):
-        raise UserError(
-            f"without functions the graph would have more than {MOST_NODES:,} nodes, "
-            f"or functions call each other more than {DEEPEST_CALL} deep"
-        )
     del flat.graph.node[:], flat.functions[:]
     flat.graph.node.extend(built.build_nodes(MAIN))
     for function in (function for function in model.functions if function_id(function) in kept):
@@ -92,23 +84,12 @@ def _find_kept_functions(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
             if known != entry.version:
                 domain = entry.domain or "ai.onnx"
                 yield function_id(function), f"it is written for {domain} {entry.version}, the model for {known}"
-    yield from ((name, "it calls itself, or a function that does") for name in _find_recursive_functions(model))
-
-
-def _find_recursive_functions(model: onnx.ModelProto) -> set[str]:
-    """Functions that could never be put in the place of all their calls."""
     known = {function_id(function) for function in model.functions}
     calls = {
         function_id(function): {called_id(inner) for node in function.node for inner in with_inner(node)} & known
         for function in model.functions
     }
-    sorter = TopologicalSorter(calls)
-    with suppress(CycleError):  # what does not depend on a cycle is sorted all the same
-        sorter.prepare()
-    while ready := sorter.get_ready():
-        sorter.done(*ready)
-        known.difference_update(ready)
-    return known
+    yield from ((name, "it calls itself, or a function that does") for name in find_endless(calls))
 
 
 def _set_imports(flat: onnx.ModelProto, gone: Mapping[str, onnx.FunctionProto]) -> None:

@@ -1,0 +1,66 @@
+"""JSON from strangers: sidecars, overlays, packages and configurations, read within limits.
+
+    read_json(Path("input-specs.json"))         {"input_ids": {"shape": [2, 16]}}
+    parse_json("[" * 50_000)                    ValueError: it is nested more than 64 levels deep
+
+Python's own parser recurses into lists of lists until its stack ends, which is a RecursionError in whatever happens to
+read the file, and memory has no limit at all. Here both are a ValueError, which every reader of JSON expects.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# The deepest documents that are read are profiles and configurations of models: 5 and 7 levels.
+_DEEPEST = 64
+# The smallest values take three bytes in a file (`{},`) and 64 in Python: 64 MB of them are 1.5 GB. A sidecar has some
+# hundred bytes for each node, and takes a tenth of what Python makes of it.
+_LARGEST = 1 << 26
+
+Pairs = Callable[[list[tuple[str, Any]]], Any]
+
+
+def read_json(path: Path, object_pairs_hook: Pairs | None = None) -> Any:
+    """The content of a file. Raises OSError, and ValueError for what is no JSON, or too much of it."""
+    # Opened, a pipe would wait for somebody to write.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    with path.open("rb") as file:
+        text = file.read(_LARGEST + 1)
+    return parse_json(text, object_pairs_hook)
+
+
+def parse_json(text: str | bytes, object_pairs_hook: Pairs | None = None) -> Any:
+    """A document. Raises ValueError for what is no JSON, is nested too deeply, or is too large."""
+    if len(text) > _LARGEST:
+        raise ValueError(f"it is larger than {_LARGEST >> 20} MB")
+    try:
+        document = json.loads(text, object_pairs_hook=object_pairs_hook)
+    except (RecursionError, MemoryError) as error:
+        raise ValueError(_describe_depth()) from error
+    _ensure_shallow(document)
+    return document
+
+
+def _ensure_shallow(document: Any) -> None:
+    """Level by level, without recursion: what is read here may be printed, copied and written recursively later."""
+    level = [document]
+    for _ in range(_DEEPEST):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent if isinstance(parent, list) else ())
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return
+    raise ValueError(_describe_depth())
+
+
+def _describe_depth() -> str:
+    return f"it is nested more than {_DEEPEST} levels deep"

@@ -1,0 +1,44 @@
+"""Limits: how far a file may unfold before it is refused. Files come from strangers, and a small one can be a bomb.
+
+Each limit is far above what models have and far below what takes seconds or gigabytes. Figures in the comments: the
+largest seen in the corpus of this project, and what was measured at the limit on one core of a small machine.
+"""
+
+from __future__ import annotations
+
+# Functions of a file -----------------------------------------------------------------------------------------------
+
+# Nodes of a file with its functions in the place of their calls. Seen: 14,000. At the limit `cost` takes about 10 s
+# and 1 GB; functions that call each other twice reach it with 1 KB.
+INLINED_NODES = 200_000
+# Characters of the names that their values get, which the names of the calls around go before. Seen: 4 million.
+INLINED_CHARACTERS = 1 << 27
+# Functions that call functions. Seen: 9, one for each level of modules. ONNX's own shape inference stops at 100.
+CALL_DEPTH = 100
+
+# Records -----------------------------------------------------------------------------------------------------------
+
+# Bytes of JSON in a packed record. Seen: 3 MB. At the limit reading takes some seconds.
+RECORD_BYTES = 1 << 25
+# Modules inside of modules, and calls inside of calls. Seen: 20. Path, tag and stack of a module grow with its depth.
+MODULE_DEPTH = 400
+# Characters of all module paths, each with the paths above it, and of tags. Seen: 6 million.
+PATH_CHARACTERS = 1 << 26
+# Calls in all call stacks, and levels of all owners. Seen: 300,000.
+STACKED_CALLS = 5_000_000
+# Characters of what a record says of its nodes one by one: owners, tag and evidence, written out for each. Seen: 14
+# million.
+NODE_CHARACTERS = 1 << 27
+
+# What is said ------------------------------------------------------------------------------------------------------
+
+# Of a line about an error: what is longer is cut in the middle, where names are.
+MESSAGE_CHARACTERS = 500
+# Of a name in a table.
+NAME_CHARACTERS = 200
+
+# Checks of others --------------------------------------------------------------------------------------------------
+
+# ONNX's checker and shape inference on a file that may grow inside of them; they run in a process of their own.
+CHECK_SECONDS = 30
+CHECK_BYTES = 2 << 30
