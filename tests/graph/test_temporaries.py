@@ -39,7 +39,8 @@ def test_leftovers_of_a_dead_process_are_removed_by_the_next_one_that_writes(tmp
 def test_a_folder_left_behind_is_removed_as_well(tmp_path: Path) -> None:
     code = (
         "from modelexport.graph.file.folder import staged_folder\n"
-        "staged = staged_folder(Path('package'))\nfolder = staged.__enter__()\n(folder / 'model.onnx').write_text('half')"
+        "staged = staged_folder(Path('package'))\n"
+        "(staged.__enter__() / 'model.onnx').write_text('half')"
     )
     (left,) = leave_behind(tmp_path, code)
     assert left.is_dir()
