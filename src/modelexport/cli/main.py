@@ -201,15 +201,23 @@ def _failure(error: BaseException) -> _Failure:
             return _Failure(_USAGE, f"error: {error.format_message()}", _usage_hint(error))
         case ModelExportError():
             return _Failure(error.exit_code, f"error: {error.message}", error.hint)
+    return _exhausted(error) or _fault(error)
+
+
+def _exhausted(error: BaseException) -> _Failure | None:
+    """Of the disk, of memory, or of Python's stack there was not enough for the input."""
+    match error:
         case OSError(errno=code) if code in _DISK_FULL:
             _leave_output()
             return _Failure(_USAGE, f"error: {error.strerror}", "Free some space, or write to another disk.")
         case MemoryError():
-            return _Failure(
-                _USAGE, "error: there is not enough memory for this", "Take a smaller file, or more memory."
-            )
+            return _Failure(_USAGE, "error: there is not enough memory for this", "Use a smaller file, or more memory.")
         case RecursionError():
             return _Failure(_USAGE, "error: the input is nested too deeply", "Run it again with --debug to see where.")
+    return None
+
+
+def _fault(error: BaseException) -> _Failure:
     described = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = "This is a fault of modelexport: run it again with --debug and report what it says."
     return _Failure(_FAILED, f"error: unexpected {described}", hint)
