@@ -222,14 +222,11 @@ def quote_argument(argument: object) -> str:
 
 
 def shorten(text: str, most: int = 200) -> str:
-    """Text of at most so many characters; of longer text, the begin and the end: `aaaa … zzzz`."""
+    """Longer text than anybody reads without its middle: `aaa… 998,000 characters …zzz`."""
     if len(text) <= most:
         return text
-    half = (most - len(_CUT)) // 2
-    return f"{text[: most - len(_CUT) - half]}{_CUT}{text[-half:]}"
-
-
-_CUT = " … "
+    end = (most - len(f"… {len(text):,} characters …")) // 2
+    return f"{text[:end]}… {len(text) - 2 * end:,} characters …{text[-end:]}"
 
 
 def printable(text: str) -> str:
@@ -237,9 +234,15 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(map(_escape_control, text))
 
 
-def printable_lines(text: str) -> str:
-    """Text of several lines, of which each is printable."""
-    return "\n".join(map(printable, text.splitlines()))
+def printable_lines(text: str, most: int) -> str:
+    """Text of several lines, of which each is printable and has at most so many characters."""
+    # Cut twice: an escape is longer than its character, and a megabyte of them would take seconds to write.
+    lines = [shorten(printable(shorten(line, most)), most) for line in text.splitlines()[:_MOST_LINES]]
+    return "\n".join(lines)
+
+
+# A message has some lines of its own; more can only come from a name with line breaks in it.
+_MOST_LINES = 20
 
 
 def cell(text: str) -> str:

@@ -22,6 +22,7 @@ from modelexport.graph.file.writing import stage_model
 from modelexport.graph.outline import outlined, sketches_of
 from modelexport.record.document import write_document
 from modelexport.record.provenance import Provenance
+from modelexport.record.regular_files import open_regular
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ def stage_copy(stage: Stage, opened: TaggedFile, path: Path) -> tuple[Path, ...]
     beside = sidecar_path(opened.path)
     if not beside.is_file():
         return files
-    stage.write(sidecar_path(path), beside.read_bytes())
+    with open_regular(beside) as file:
+        stage.write(sidecar_path(path), file.read())
     return (*files, sidecar_path(path))
 
 

@@ -9,6 +9,7 @@ Each verb parses its options, calls the api once and hands the result to one vie
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from importlib import import_module
 import click
 
 from modelexport.errors import ModelExportError, printable_lines
+from modelexport.record.limits import MESSAGE_CHARACTERS
 
 # The help texts are here so that listing the verbs imports none of them.
 _SECTIONS = {
@@ -113,7 +115,8 @@ def _version() -> str:
 
 # 128 + the number of the signal, as shells have it, for the last two.
 _USAGE, _FAILED, _INTERRUPTED, _BROKEN_PIPE = 2, 3, 130, 141
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # no space at all, or none left of what this user may have
+# No space at all, none left of what this user may have, or more than one file may have.
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,7 @@ class _Failure:
 
 def run_guarded(command: click.Command, arguments: list[str]) -> int:
     _open_closed_output()
+    _complete_output()
     # A name that the terminal's encoding cannot show must not end the program.
     for stream in (sys.stdout, sys.stderr):
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
@@ -197,9 +201,23 @@ def _failure(error: BaseException) -> _Failure:
             return _Failure(_USAGE, f"error: {error.format_message()}", _usage_hint(error))
         case ModelExportError():
             return _Failure(error.exit_code, f"error: {error.message}", error.hint)
+    return _exhausted(error) or _fault(error)
+
+
+def _exhausted(error: BaseException) -> _Failure | None:
+    """Of the disk, of memory, or of Python's stack there was not enough for the input."""
+    match error:
         case OSError(errno=code) if code in _DISK_FULL:
             _leave_output()
             return _Failure(_USAGE, f"error: {error.strerror}", "Free some space, or write to another disk.")
+        case MemoryError():
+            return _Failure(_USAGE, "error: there is not enough memory for this", "Use a smaller file, or more memory.")
+        case RecursionError():
+            return _Failure(_USAGE, "error: the input is nested too deeply", "Run it again with --debug to see where.")
+    return None
+
+
+def _fault(error: BaseException) -> _Failure:
     described = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = "This is a fault of modelexport: run it again with --debug and report what it says."
     return _Failure(_FAILED, f"error: unexpected {described}", hint)
@@ -213,7 +231,7 @@ def _usage_hint(error: click.ClickException) -> str:
 def _say(failure: _Failure) -> None:
     for text in (failure.message, failure.hint):
         if text:
-            click.echo(printable_lines(text), err=True)
+            click.echo(printable_lines(text, MESSAGE_CHARACTERS), err=True)
 
 
 def _open_closed_output() -> None:
@@ -221,6 +239,17 @@ def _open_closed_output() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+
+
+def _complete_output() -> None:
+    """Make sure that all of the text is written, or an error raised.
+
+    Python without buffers (`-u`, PYTHONUNBUFFERED) writes once and drops what did not fit: half a report, exit code 0.
+    """
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
+        stream, number = sys.stdout, sys.stdout.fileno()
+        whole = io.BufferedWriter(io.FileIO(number, "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(whole, stream.encoding, stream.errors, line_buffering=True)
 
 
 def _leave_output() -> None:

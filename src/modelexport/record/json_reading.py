@@ -9,12 +9,12 @@ read the file, and memory has no limit at all. Here both are a ValueError, which
 
 from __future__ import annotations
 
-import errno
 import json
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from modelexport.record.regular_files import open_regular
 
 # The deepest documents that are read are profiles and configurations of models: 5 and 7 levels.
 _DEEPEST = 64
@@ -27,10 +27,7 @@ Pairs = Callable[[list[tuple[str, Any]]], Any]
 
 def read_json(path: Path, object_pairs_hook: Pairs | None = None) -> Any:
     """The content of a file. Raises OSError, and ValueError for what is no JSON, or too much of it."""
-    # Opened, a pipe would wait for somebody to write.
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         text = file.read(_LARGEST + 1)
     return parse_json(text, object_pairs_hook)
 

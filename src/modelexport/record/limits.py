@@ -34,8 +34,9 @@ NODE_CHARACTERS = 1 << 27
 
 # Of a line about an error: what is longer is cut in the middle, where names are.
 MESSAGE_CHARACTERS = 500
-# Of a name in a table.
-NAME_CHARACTERS = 200
+# Of a name in a table. Ten lines of a wide terminal: tags are folded and not cut, because a tag that is cut off
+# cannot be copied. JSON has all of it.
+NAME_CHARACTERS = 2_000
 
 # Checks of others --------------------------------------------------------------------------------------------------
 

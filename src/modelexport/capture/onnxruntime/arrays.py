@@ -10,7 +10,6 @@ a thousandfold. https://numpy.org/doc/stable/reference/generated/numpy.lib.forma
 from __future__ import annotations
 
 import math
-import stat
 import zipfile
 from pathlib import Path
 from typing import IO
@@ -20,6 +19,7 @@ from numpy.lib import format as npy
 
 from modelexport.capture.memory import ensure_fits, format_bytes
 from modelexport.errors import InputError, ModelExportError
+from modelexport.record.regular_files import open_regular
 
 _SUFFIX = ".npy"
 _READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -28,8 +28,7 @@ _READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """An archive with Python objects inside is refused, never unpickled."""
     try:
-        _refuse_special_file(path)
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             _refuse_single_array(path, file)
             return _read_archive(path, file)
     except ModelExportError:
@@ -43,12 +42,6 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             f"{str(path)!r} is not an npz file of plain arrays: {error}",
             "Write it with numpy.savez(path, input_ids=..., ...).",
         ) from error
-
-
-def _refuse_special_file(path: Path) -> None:
-    """Opened, a pipe would wait for somebody to write."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise InputError(f"{str(path)!r} is not a regular file", "Give an npz file.")
 
 
 def _refuse_single_array(path: Path, file: IO[bytes]) -> None:

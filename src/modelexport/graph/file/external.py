@@ -17,6 +17,7 @@ import onnx
 
 from modelexport.errors import FileUnreadable
 from modelexport.graph.file.weights import Lazy, clear_data, storage_size
+from modelexport.record.regular_files import open_regular
 
 _KINDS = onnx.AttributeProto
 
@@ -117,13 +118,15 @@ def data_files(model: onnx.ModelProto, directory: Path) -> set[Path]:
 
 def data_path(tensor: onnx.TensorProto, directory: Path | None) -> Path:
     location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
-    return _inside(f"tensor {tensor.name!r}", directory, location)
+    return find_data_file(f"tensor {tensor.name!r}", directory, location)
 
 
-def _inside(subject: str, directory: Path | None, location: str) -> Path:
+def find_data_file(subject: str, directory: Path | None, location: str) -> Path:
     """A model comes from anywhere, so it must not be able to name a file outside of its own folder."""
     if directory is None:
         raise FileUnreadable(f"{subject} has its data in {location!r}, but the model was not read from a folder")
+    if "\0" in location:
+        raise FileUnreadable(f"{subject} has its data in {location!r}, which is no name of a file")
     steps = {*PurePosixPath(location).parts, *PureWindowsPath(location).parts}
     absolute = PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor != ""
     path = (directory / location).resolve()
@@ -136,9 +139,9 @@ def _inside(subject: str, directory: Path | None, location: str) -> Path:
 
 
 def _read(subject: str, directory: Path | None, location: str, span: slice) -> memoryview:
-    path = _inside(subject, directory, location)
+    path = find_data_file(subject, directory, location)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         reason = getattr(error, "strerror", None) or str(error)

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import onnx
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -27,9 +28,7 @@ from modelexport.graph.file.weights import Typed, WeightData, count_values, has_
 from modelexport.graph.functions import measure_calls
 from modelexport.graph.index import function_id, node_key, subgraphs_with_ids
 from modelexport.record import limits
-
-if TYPE_CHECKING:
-    from modelexport.graph.file.reading import ModelFile
+from modelexport.record.regular_files import is_special
 
 _KINDS = onnx.AttributeProto
 _PLAIN = frozenset((_KINDS.INT, _KINDS.INTS, _KINDS.FLOAT, _KINDS.FLOATS, _KINDS.STRING, _KINDS.STRINGS))
@@ -84,9 +83,11 @@ def _find_text_faults(message: Message, place: str) -> Iterator[str]:
             yield from _find_text_faults(content, f"{place}.{field.name}")
 
 
-def ensure_wellformed(file: ModelFile, subject: str) -> None:
+def ensure_wellformed(
+    proto: onnx.ModelProto, weights: Mapping[str, WeightData], directory: Path | None, subject: str
+) -> None:
     """Raise FileMalformed with everything that is wrong."""
-    faults = tuple(find_faults(file.proto, file.weights))
+    faults = tuple(find_faults(proto, weights, directory))
     if faults:
         raise _explain(faults, subject)
 
@@ -96,16 +97,19 @@ def _explain(faults: Sequence[str], subject: str) -> FileMalformed:
     return FileMalformed(f"{subject} cannot be read: {faults[0]}{more}", _HINT, faults[:_LISTED])
 
 
-def find_faults(proto: onnx.ModelProto, weights: Mapping[str, WeightData]) -> Iterator[str]:
+def find_faults(
+    proto: onnx.ModelProto, weights: Mapping[str, WeightData], directory: Path | None = None
+) -> Iterator[str]:
     walk = _Walk()
     yield from walk.graph_faults(proto.graph, "", weights)
     for function in proto.functions:
         yield from walk.node_faults(function.node, function_id(function))
-        yield from _attribute_faults(function.attribute_proto, function.name)
+        yield from walk.attribute_faults(function.attribute_proto, function.name)
         yield from _type_faults(function.value_info)
     for training in proto.training_info:
         yield from walk.graph_faults(training.initialization, "", {})
         yield from walk.graph_faults(training.algorithm, "", {})
+    yield from _location_faults(walk.locations, directory)
     if walk.is_over:
         yield f"ids of values in bodies and functions take more than {limits.INLINED_CHARACTERS:,} characters"
     elif proto.functions:
@@ -127,11 +131,23 @@ def _function_faults(proto: onnx.ModelProto) -> Iterator[str]:
         yield f"with its functions in the place of their calls, names take {unfolded.characters:,} characters"
 
 
+def _location_faults(locations: Iterable[str], directory: Path | None) -> Iterator[str]:
+    """A pipe or a device; a file that is not there, or outside of the folder, is told when its data is asked for."""
+    for location in locations if directory is not None else ():
+        with suppress(FileUnreadable):
+            if is_special(external.find_data_file("a tensor", directory, location)):
+                yield f"the data file {shorten(location)!r} is not a regular file"
+
+
 class _Walk:
-    """`id_characters`: how much the ids of graphs take before the names of the values inside (`graph/index.py`)."""
+    """
+    id_characters  how much the ids of graphs take before the names of the values inside (`graph/index.py`)
+    locations      files that external data is in
+    """
 
     def __init__(self) -> None:
         self.id_characters = 0
+        self.locations: dict[str, None] = {}
 
     @property
     def is_over(self) -> bool:
@@ -139,9 +155,9 @@ class _Walk:
 
     def graph_faults(self, graph: onnx.GraphProto, graph_id: str, weights: Mapping[str, WeightData]) -> Iterator[str]:
         for tensor in graph.initializer:
-            yield from _tensor_faults(tensor, weights.get(tensor.name))
+            yield from self._tensor_faults(tensor, weights.get(tensor.name))
         for sparse in graph.sparse_initializer:
-            yield from _sparse_faults(sparse)
+            yield from self._sparse_faults(sparse)
         for values in (graph.input, graph.output, graph.value_info):
             yield from _type_faults(values)
         self.id_characters += len(graph_id) * (len(graph.input) + len(graph.output) + len(graph.initializer) + 1)
@@ -154,33 +170,39 @@ class _Walk:
             kinds = {attribute.type for attribute in node.attribute}
             if kinds <= _PLAIN:  # nearly all of them
                 continue
-            yield from _attribute_faults(node.attribute, node.op_type)
+            yield from self.attribute_faults(node.attribute, node.op_type)
             if kinds & _BODIES and not self.is_over:
                 for body_id, body in subgraphs_with_ids(node, node_key(node, graph_id)):
                     yield from self.graph_faults(body, body_id, {})
 
+    def attribute_faults(self, attributes: Iterable[onnx.AttributeProto], operator: str) -> Iterator[str]:
+        for attribute in attributes:
+            kind = attribute.type
+            if kind in _PLAIN or attribute.ref_attr_name:  # a reference has no value of its own
+                continue
+            if kind == _KINDS.UNDEFINED:
+                yield f"the attribute {shorten(attribute.name)!r} of a {shorten(operator)} has no type that ONNX knows"
+            elif kind == _KINDS.TENSOR:
+                yield from self._tensor_faults(attribute.t, None)
+            elif kind == _KINDS.SPARSE_TENSOR:
+                yield from self._sparse_faults(attribute.sparse_tensor)
+            for tensor in attribute.tensors:
+                yield from self._tensor_faults(tensor, None)
+            for sparse in attribute.sparse_tensors:
+                yield from self._sparse_faults(sparse)
 
-def _attribute_faults(attributes: Iterable[onnx.AttributeProto], operator: str) -> Iterator[str]:
-    for attribute in attributes:
-        kind = attribute.type
-        if kind in _PLAIN or attribute.ref_attr_name:  # a reference has no value of its own
-            continue
-        if kind == _KINDS.UNDEFINED:
-            yield f"the attribute {shorten(attribute.name)!r} of a {shorten(operator)} has no type that ONNX knows"
-        elif kind == _KINDS.TENSOR:
-            yield from _tensor_faults(attribute.t, None)
-        elif kind == _KINDS.SPARSE_TENSOR:
-            yield from _sparse_faults(attribute.sparse_tensor)
-        for tensor in attribute.tensors:
-            yield from _tensor_faults(tensor, None)
-        for sparse in attribute.sparse_tensors:
-            yield from _sparse_faults(sparse)
+    def _tensor_faults(self, tensor: onnx.TensorProto, data: WeightData | None) -> Iterator[str]:
+        if external.is_external(tensor):
+            self.locations.update((entry.value, None) for entry in tensor.external_data if entry.key == "location")
+        fault = _find_tensor_fault(tensor, data)
+        if fault:
+            yield f"the tensor {shorten(tensor.name)!r} {fault}"
 
-
-def _tensor_faults(tensor: onnx.TensorProto, data: WeightData | None) -> Iterator[str]:
-    fault = _find_tensor_fault(tensor, data)
-    if fault:
-        yield f"the tensor {shorten(tensor.name)!r} {fault}"
+    def _sparse_faults(self, sparse: onnx.SparseTensorProto) -> Iterator[str]:
+        yield from self._tensor_faults(sparse.values, None)
+        yield from self._tensor_faults(sparse.indices, None)
+        if any(side < 0 for side in sparse.dims):
+            yield f"the sparse tensor {shorten(sparse.values.name)!r} has the shape {shorten(str(list(sparse.dims)))}"
 
 
 def _find_tensor_fault(tensor: onnx.TensorProto, data: WeightData | None) -> str:
@@ -219,13 +241,6 @@ def _find_external_fault(tensor: onnx.TensorProto) -> str:
     if tensor.data_type == onnx.TensorProto.STRING:
         return "is of strings, which cannot be in another file"
     return "" if data.nbytes == needed else f"has {data.nbytes} bytes of external data; shape and type take {needed}"
-
-
-def _sparse_faults(sparse: onnx.SparseTensorProto) -> Iterator[str]:
-    yield from _tensor_faults(sparse.values, None)
-    yield from _tensor_faults(sparse.indices, None)
-    if any(side < 0 for side in sparse.dims):
-        yield f"the sparse tensor {shorten(sparse.values.name)!r} has the shape {shorten(str(list(sparse.dims)))}"
 
 
 def _type_faults(values: Iterable[onnx.ValueInfoProto]) -> Iterator[str]:

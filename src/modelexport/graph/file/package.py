@@ -20,6 +20,7 @@ from modelexport.graph.file.atomic import write_atomically
 from modelexport.graph.file.metadata import sidecar_path
 from modelexport.record.package import PACKAGE_FILE, PackageInfo, StoredFile
 from modelexport.record.package_document import is_inside, parse_package_document, write_package_document
+from modelexport.record.regular_files import open_regular
 
 # That of a model with thousands of cache tensors is far below this.
 _MOST_BYTES = 64_000_000
@@ -61,7 +62,7 @@ def read_description(folder: Path) -> PackageInfo:
         raise explain_folder(folder) if folder.is_dir() else FileUnreadable(f"{folder} is not a folder")
     try:
         # Read to one byte more than allowed, so that a file that grows meanwhile cannot fill the memory.
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             text = file.read(_MOST_BYTES + 1)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
@@ -115,7 +116,7 @@ def find_file(folder: Path, name: str) -> Path:
 def digest_file(path: Path) -> StoredFile:
     """Size and SHA-256 of a file, read piece by piece."""
     digest, nbytes = hashlib.sha256(), 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         for chunk in iter(lambda: file.read(_CHUNK), b""):
             digest.update(chunk)
             nbytes += len(chunk)

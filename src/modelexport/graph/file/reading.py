@@ -34,6 +34,7 @@ from modelexport.graph.file.faults import ensure_text, ensure_wellformed
 from modelexport.graph.file.weights import Part, WeightData, detach, has_data, storage_size
 from modelexport.graph.functions import InlinedModel, inline_graph
 from modelexport.graph.index import Graph, index_model
+from modelexport.record.regular_files import open_regular
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,7 @@ _LFS_POINTER = b"version https://git-lfs"
 def open_model(path: Path) -> ModelFile:
     """Map a model file; the time it takes does not depend on the size of the weights."""
     file = _model_file(_mapped(path), str(path), path.parent, path.name)
-    ensure_wellformed(file, str(path))
+    ensure_wellformed(file.proto, file.weights, file.directory, str(path))
     return file
 
 
@@ -87,7 +88,7 @@ def have_equal_bytes(path: Path, other: Path) -> bool:
         return True
     if path.stat().st_size != other.stat().st_size:
         return False
-    with path.open("rb") as left, other.open("rb") as right:
+    with open_regular(path) as left, open_regular(other) as right:
         return all(chunk == right.read(_CHUNK) for chunk in iter(lambda: left.read(_CHUNK), b""))
 
 
@@ -102,9 +103,7 @@ def _mapped(path: Path) -> memoryview:
             from modelexport.graph.file.package import explain_folder  # only needed when something is wrong
 
             raise explain_folder(path)
-        if path.exists() and not path.is_file():
-            raise FileUnreadable(f"{path} is not a regular file")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             # mmap refuses empty files with a message about its own arguments.
             if file.seek(0, 2) == 0:
                 raise FileUnreadable(f"{path} is empty", "Export the model again.")

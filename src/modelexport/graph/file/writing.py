@@ -24,6 +24,7 @@ from modelexport.graph.file.atomic import Stage, StagedFile, ensure_writable, st
 from modelexport.graph.file.metadata import read_outline, sidecar_path
 from modelexport.graph.file.reading import FIRST_TAG, ModelFile, open_model, with_initializers
 from modelexport.graph.file.weights import Part, WeightData, attach, clear_data, data_inside, has_data, name_of_empty
+from modelexport.record.regular_files import open_regular
 
 PROTOBUF_LIMIT = 2**31 - 1
 # A file that is written just below the limit could not be given metadata any more.
@@ -167,7 +168,7 @@ def ensure_model_target(path: Path) -> None:
     ensure_writable(path)
     beside = sidecar_path(path)
     for target, start, what in ((path, _MODEL_START, "an ONNX model"), (beside, _RECORD_START, "a hierarchy record")):
-        with target.open("rb") if target.is_file() else nullcontext() as file:
+        with open_regular(target) if target.is_file() else nullcontext() as file:
             head = b"" if file is None else file.read(64)
         if head and not start.match(head):
             raise FileUnwritable(

@@ -22,9 +22,10 @@ from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from modelexport.errors import printable
+from modelexport.errors import printable, shorten
 from modelexport.graph.file.atomic import ensure_writable, write_atomically
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.limits import NAME_CHARACTERS
 from modelexport.record.polynomial import Polynomial
 from modelexport.record.provenance import Confidence
 
@@ -162,9 +163,6 @@ _STYLES = {
 # Wide enough for whole tags: what is not a terminal has no width of its own.
 _PIPE_WIDTH = 200
 
-# Ten lines of a wide terminal: tags are folded and not cut, because a tag that is cut off cannot be copied.
-_LONGEST = 2_000
-
 
 def show(parts: Iterable[RenderableType], path: Path | None = None, *, quiet: bool = False) -> None:
     console = Console(highlight=False)
@@ -186,15 +184,7 @@ def as_text(parts: Iterable[RenderableType], width: int = _PIPE_WIDTH) -> str:
 
 def plain(text: str, style: str = "") -> Text:
     """Text from a file: no markup in it is obeyed, no control character gets through, and no megabytes."""
-    return Text(shorten(printable(text)), style=style)
-
-
-def shorten(text: str) -> str:
-    """Longer text than anybody reads without its middle: `aaa… 998,000 characters …aaa`. JSON has all of it."""
-    if len(text) <= _LONGEST:
-        return text
-    end = _LONGEST // 2
-    return f"{text[:end]}… {len(text) - 2 * end:,} characters …{text[-end:]}"
+    return Text(shorten(printable(shorten(text, NAME_CHARACTERS)), NAME_CHARACTERS), style=style)
 
 
 def file_lines(files: Sequence[Path]) -> Iterator[Text]:
