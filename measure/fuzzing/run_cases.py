@@ -32,7 +32,7 @@ from typing import IO, Any
 
 from measure.fuzzing.cases import COMMANDS, PER_FILE, Case, MutatedFile, draw_file, fill_command
 from measure.fuzzing.mutate_files import write_files
-from measure.fuzzing.seeds import Seed, make_seeds, read_files
+from measure.fuzzing.seeds import Seed, find_seeds, read_files
 from modelexport.cli.main import modelexport, run_guarded
 
 SECONDS, BYTES = 10.0, 2 << 30
@@ -141,6 +141,8 @@ def _judge(code: int, said: str) -> str:
         return "traceback"
     if code == 2 and not said.strip():
         return "no message"
+    if "not enough memory" in said:
+        return "memory"  # a machine that has it would have been taken all of it
     return "long line" if any(len(line) > LONGEST_LINE for line in said.splitlines()) else ""
 
 
@@ -334,7 +336,7 @@ def warm_up(seeds: Iterable[Seed], scratch: Scratch) -> None:
 
 def run_share(scratch: Scratch, numbers: Iterable[int], deadline: float, verbs: Sequence[str]) -> None:
     """What one supervisor does: files of these numbers, until the deadline; results go to a file, a line each."""
-    seeds = make_seeds(scratch.seeds)
+    seeds = find_seeds(scratch.seeds)
     warm_up(seeds, scratch)
     supervisor = Supervisor(scratch)
     batch: list[MutatedFile] = []
