@@ -23,7 +23,7 @@ RECORD_BYTES = 1 << 25
 # Modules inside of modules, and calls inside of calls. Seen: 20. Path, tag and stack of a module grow with its depth.
 MODULE_DEPTH = 400
 # Characters of all module paths, each with the paths above it, and of tags. Seen: 6 million.
-PATH_CHARACTERS = 1 << 26
+PATH_CHARACTERS = 1 << 25
 # Calls in all call stacks, and levels of all owners. Seen: 300,000.
 STACKED_CALLS = 5_000_000
 # Characters of what a record says of its nodes one by one: owners, tag and evidence, written out for each. Seen: 14
