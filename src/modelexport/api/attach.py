@@ -32,6 +32,7 @@ from modelexport.attribute.strategies import ALL, NAMES
 from modelexport.errors import UserError
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
+from modelexport.graph.inference import ensure_inferable
 from modelexport.inspect.compare import Dispute, Score, Scores
 from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import Provenance
@@ -113,6 +114,7 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
         tagged, provenance, notes = _read_file(Path(file), clock)
     else:
         tagged = open_tagged(Path(file))
+        ensure_inferable(tagged.proto, str(file))
         verdict = judge_file(tagged, source, strategy, clock)
         provenance, notes = verdict.provenance, verdict.notes
     with clock.step("write"):

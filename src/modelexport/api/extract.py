@@ -23,7 +23,7 @@ from modelexport.api.options import as_sequence, parse_embedding
 from modelexport.api.package import Component, Package, find_package
 from modelexport.api.package_reading import answer_package
 from modelexport.api.writing import ensure_apart, write_tagged
-from modelexport.errors import ModelExportError, UnknownName, UserError
+from modelexport.errors import FileUnreadable, ModelExportError, UnknownName, UserError
 from modelexport.graph.file.metadata import CUT_KEY, EmbedOptions
 from modelexport.graph.file.package import refuse_package
 from modelexport.graph.file.tagged_file import TaggedFile
@@ -114,6 +114,11 @@ def write_part(
     _mark_origin(extracted, opened, cut)
     # A cut that is not valid is a fault of ours; a file that says so only when it is loaded would hide where.
     complaint = check_graph(extracted.file)
+    if complaint is not None and (invalid := check_graph(opened)) is not None:
+        raise FileUnreadable(
+            f"{opened.path} is not valid ONNX, so that nothing can be cut out of it: {invalid}",
+            "Make the file again with the tool that wrote it.",
+        )
     if complaint is not None:
         raise ModelExportError(
             f"what was cut out for {' '.join(cut.selection.asked)} is not valid ONNX: {complaint}",

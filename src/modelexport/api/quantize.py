@@ -37,6 +37,7 @@ from modelexport.errors import ExtraMissing, UnknownName, UserError, quote_argum
 from modelexport.graph.file.metadata import EmbedOptions, ensure_flat
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
+from modelexport.graph.inference import ensure_inferable
 from modelexport.graph.quantized import QUANTIZING
 from modelexport.inspect.query.answer import find_nodes
 from modelexport.record.lineage import is_changed_by
@@ -203,6 +204,7 @@ def _quantize_file(path: Path, request: _QuantizeRequest, target: Path, progress
     clock = Clock(progress)
     with clock.step("read"):
         opened = open_file(path)
+        ensure_inferable(opened.proto, str(path))
         ensure_apart(target, path)
         ensure_flat(opened.proto, str(path))  # quantizers do not look into functions
         job = _Job(opened, request.settings)

@@ -31,6 +31,7 @@ from modelexport.errors import ExtraMissing, FileUnreadable, ModelExportError, T
 from modelexport.graph.file.metadata import EmbedOptions, ensure_flat
 from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
 from modelexport.graph.file.writing import ensure_model_target, save_model
+from modelexport.graph.inference import ensure_inferable
 from modelexport.graph.soundness import are_same, ensure_sound
 from modelexport.record.lineage import is_changed_by
 from modelexport.record.results.files import PackageChange, RelinkResult, ToolInfo, Unmet
@@ -153,6 +154,7 @@ def _run_on_file(path: Path, request: _ToolRequest, target: Path, clock: Clock) 
     ensure_model_target(target)
     with clock.step("read"):
         opened = open_file(path)
+        ensure_inferable(opened.proto, str(path))
         ensure_apart(target, path)
         # Most tools inline functions or leave them alone; either way the modules inside could not be followed.
         ensure_flat(opened.proto, str(path))

@@ -22,6 +22,7 @@ from modelexport.api.verify_file import link_files, verify_against_file
 from modelexport.api.verify_model import verify_against_model
 from modelexport.errors import UserError
 from modelexport.graph.file.tagged_file import open_tagged
+from modelexport.graph.inference import ensure_inferable
 from modelexport.record.model_source import ModelSource
 from modelexport.record.results.package_verification import PackageVerification
 from modelexport.record.results.verification import Verification
@@ -105,6 +106,7 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
     if new_tokens is not None or not grid:
         raise refuse_for_file(file, "--new-tokens and --no-grid", "Give a folder, or leave them out.")
     tagged = open_tagged(Path(file))
+    ensure_inferable(tagged.proto, str(file))
     if against is None:
         ensure_record(tagged)
         return verify_against_model(tagged, options, clock)

@@ -210,6 +210,8 @@ def _exhausted(error: BaseException) -> _Failure | None:
         case OSError(errno=code) if code in _DISK_FULL:
             _leave_output()
             return _Failure(_USAGE, f"error: {error.strerror}", "Free some space, or write to another disk.")
+        case OSError(errno=int(), filename=str(name)):
+            return _Failure(_USAGE, f"error: {name}: {(error.strerror or '').lower()}", "Check the path.")
         case MemoryError():
             return _Failure(_USAGE, "error: there is not enough memory for this", "Use a smaller file, or more memory.")
         case RecursionError():

@@ -16,8 +16,6 @@ from copy import deepcopy
 
 import numpy as np
 import onnx
-import onnx.checker
-import onnx.shape_inference
 
 from modelexport.errors import FileUnreadable, some_of
 from modelexport.graph.algorithms import group_by_key
@@ -25,6 +23,7 @@ from modelexport.graph.file import external
 from modelexport.graph.file.reading import ModelFile, initializer_arrays, is_data_outside
 from modelexport.graph.file.weights import storage_size
 from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node, walk_nodes
+from modelexport.graph.inference import check_model
 from modelexport.graph.protos import MS, ONNX_DOMAINS
 
 # Operators that ONNX Runtime has in ONNX's domain and ONNX does not; older ones the checker lets pass as experimental.
@@ -110,11 +109,8 @@ def check_graph(model: ModelFile, *, stated_shapes: bool = True) -> str | None:
     if not stated_shapes:
         for value in proto.graph.value_info:
             value.type.tensor_type.ClearField("shape")
-    try:
-        onnx.checker.check_model(proto, full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        return _say_in_one_line(str(error))
-    return None
+    said = check_model(proto)
+    return None if said is None else _say_in_one_line(said)
 
 
 def _say_in_one_line(text: str) -> str:

@@ -20,11 +20,11 @@ from functools import cache, cached_property
 
 import numpy as np
 import onnx
-import onnx.shape_inference
 
 from modelexport.errors import InputError
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.index import FLOATS, MAIN, function_id, node_key, subgraphs_with_ids, value_id
+from modelexport.graph.inference import infer_shapes
 from modelexport.graph.soundness import checkable
 from modelexport.record.package import Axis
 
@@ -76,16 +76,8 @@ class ValueTypes:
 
     @cached_property
     def _inferred(self) -> Types:
-        inferred = _infer_shapes(checkable(self._file))
+        inferred = infer_shapes(checkable(self._file))
         return {} if inferred is None else dict(stated_types(inferred))
-
-
-def _infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """None where ONNX cannot: what is stated remains, and an estimate can be done without."""
-    try:
-        return onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception:  # noqa: BLE001 - it has no error class of its own
-        return None
 
 
 def is_shaped(kind: onnx.TypeProto) -> bool:
@@ -310,7 +302,7 @@ def _inferred(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Iterato
         if value.name in feed:
             dims = [onnx.TensorShapeProto.Dimension(dim_value=size) for size in feed[value.name].shape]
             value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=dims))
-    inferred = _infer_shapes(model)
+    inferred = infer_shapes(model)
     if inferred is not None:
         yield from inferred.graph.value_info
         yield from inferred.graph.output

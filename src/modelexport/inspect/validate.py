@@ -1,7 +1,8 @@
 """Validation: a file is sound, its record belongs to it, and both say the same. Findings are values, not exceptions.
 
 Each check is one function that yields findings. To add a check: write it, and name it in `_FILE_CHECKS` (any file),
-`_STORED_CHECKS` (there is a record) or `_RECORD_CHECKS` (it is about this file), at the end. A check must
+`_READING_CHECKS` (a record is stored),
+`_STORED_CHECKS` (it can be read) or `_RECORD_CHECKS` (it is about this file), at the end. A check must
 not fail on what another one is there to find.
 
 Dataflow consistency (`--check-consistency`). Calls nest, so what one call makes can only be read by calls that had not
@@ -171,8 +172,10 @@ def run_checks(file: TaggedFile, *, check_consistency: bool, require_record: boo
     if not file.is_recorded:
         severity = Severity.ERROR if require_record else Severity.WARNING
         checks |= {"record present": lambda file: _missing_record(file, severity)}
+    elif file.embedded.provenance is None and file.sidecar.provenance is None:
+        checks |= _READING_CHECKS
     else:
-        checks |= _STORED_CHECKS
+        checks |= _READING_CHECKS | _STORED_CHECKS
         if not file.is_record_foreign:
             checks |= _RECORD_CHECKS
             checks |= {"dataflow": _find_contradictions} if check_consistency and _are_calls_known(file) else {}
@@ -333,8 +336,10 @@ def _as_tagged(file: TaggedFile) -> Provenance:
 _FILE_CHECKS: dict[str, Check] = {
     "onnx checker": _valid_model,
 }
-_STORED_CHECKS: dict[str, Check] = {
+_READING_CHECKS: dict[str, Check] = {
     "records readable": _readable_records,
+}
+_STORED_CHECKS: dict[str, Check] = {
     "record made for this graph": _same_graph,
 }
 _RECORD_CHECKS: dict[str, Check] = {

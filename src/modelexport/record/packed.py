@@ -153,6 +153,7 @@ def _unfold(folded: Mapping[str, Any]) -> Provenance:
     )
 
 
+_NOWHERE: dict[str, Any] = {"path": "", "aliases": []}
 _ROW = ("class", "package", "parameters", "buffers", "arguments", "container")
 
 
@@ -177,13 +178,14 @@ def _unfold_modules(folded: Mapping[str, Any]) -> list[Module]:
     paths: list[str] = []
     modules: list[Module] = []
     budget = document.PathBudget()
+    # Modules that are alike share one row, and so all that is made of it.
+    rows = [document.module_in({**dict(zip(_ROW, row, strict=True)), **_NOWHERE}) for row in folded["row_table"]]
     columns = zip(folded["parents"], folded["names"], folded["rows"], strict=True)
     for index, (parent, name, row) in enumerate(columns):
         paths.append(join(paths[parent], name) if parent >= 0 else name)
-        fields = dict(zip(_ROW, folded["row_table"][row], strict=True))
-        aliases = folded["aliases"].get(str(index), [])
-        budget.spend(paths[-1], len(fields["parameters"]) + len(fields["buffers"]), aliases)
-        modules.append(document.module_in({**fields, "path": paths[-1], "aliases": aliases}))
+        aliases = tuple(map(document.text_in, folded["aliases"].get(str(index), ())))
+        budget.spend(document.text_in(paths[-1]), len(rows[row].tensors), aliases)
+        modules.append(replace(rows[row], path=paths[-1], aliases=aliases))
     return modules
 
 

@@ -184,7 +184,12 @@ def as_text(parts: Iterable[RenderableType], width: int = _PIPE_WIDTH) -> str:
 
 def plain(text: str, style: str = "") -> Text:
     """Text from a file: no markup in it is obeyed, no control character gets through, and no megabytes."""
-    return Text(shorten(printable(shorten(text, NAME_CHARACTERS)), NAME_CHARACTERS), style=style)
+    return Text(short_text(text), style=style)
+
+
+def short_text(text: str) -> str:
+    """Printable, and not longer than anybody reads."""
+    return shorten(printable(shorten(text, NAME_CHARACTERS)), NAME_CHARACTERS)
 
 
 def file_lines(files: Sequence[Path]) -> Iterator[Text]:

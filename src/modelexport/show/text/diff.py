@@ -18,12 +18,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from modelexport.errors import printable
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.polynomial import Polynomial
 from modelexport.record.results import diff as results
 from modelexport.show.module_tree import join_paths, path_numbers, path_pattern
-from modelexport.show.text.console import count_text, counted, flops_text, share_text, size_text
+from modelexport.show.text.console import count_text, counted, flops_text, share_text, short_text, size_text
 
 _LISTED = 4  # more operators of one replacement are counted and not listed
 _SHOWN = 8  # operators that are named with their number
@@ -267,7 +266,7 @@ def diff_summary(diff: results.Diff, *, verbose: bool = False) -> str:
             lines += _group_lines(group, verbose=verbose)
     for note in diff.notes:
         lines += ["", f"Note: {note}."]
-    return "".join(f"{printable(line)}\n" for line in lines)
+    return "".join(f"{short_text(line)}\n" for line in lines)
 
 
 def headline(diff: results.Diff) -> str:

@@ -1,0 +1,229 @@
+"""Files of strangers, on every verb that reads one: exit code 2 and a line that says why; `validate` lists it, with 1.
+
+In this process and within seconds: whatever unfolds must be refused before it does.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+from tests.support.command_line import run
+from tests.support.hostile_files import (
+    EXPLOSIVE,
+    MALFORMED,
+    RECORDS,
+    Make,
+    long_class,
+    not_utf8,
+    tagged,
+    with_record,
+)
+
+SECONDS = 20
+VERBS = {
+    "analyze": "analyze {file}",
+    "analyze in detail": "analyze {file} --format detailed",
+    "query": "query {file} op=*",
+    "cost": "cost {file}",
+    "compare": "compare {good} {file}",
+    "diff": "diff {file} {good}",
+    "view": "view {file} -o {made}/page.html",
+    "convert": "convert {file} --to graphml -o {made}/a.graphml",
+    "netron": "convert {file} --to netron -o {made}/netron.onnx",
+    "select": "select {file} op=* --for names",
+    "extract": "extract {file} op=* -o {made}/part.onnx",
+    "fold": "fold {file} -o {made}/folded.onnx",
+    "flatten": "flatten {file} -o {made}/flat.onnx",
+    "attach": "attach {file} -o {made}/tagged.onnx",
+    "relink": "relink {good} {file} -o {made}/relinked.onnx",
+    "run-tool": "run-tool {file} --tool ort:basic -o {made}/tool.onnx",
+    "quantize": "quantize {file} -o {made}/int8.onnx",
+    "profile": "profile {file} --runs 1",
+    "verify": "verify {file} --against {good}",
+}
+# These answer without the record, and `relink` reads that of the file before.
+_RECORDLESS = ("strip", "relink", "verify", "attach", "diff", "flatten")
+# These ask for more than the small file has, or run it.
+_DEMANDING = ("extract", "attach", "run-tool", "quantize", "profile", "verify")
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("good") / "good.onnx"
+    onnx.save(tagged(), path)
+    return path
+
+
+@pytest.fixture
+def quick() -> Iterator[None]:
+    began = time.process_time()
+    yield
+    assert time.process_time() - began < SECONDS
+
+
+def command(verb: str, file: Path, good: Path) -> list[str]:
+    made = file.parent / "made"
+    made.mkdir(exist_ok=True)
+    return [word.format(file=file, good=good, made=made) for word in {**VERBS, **WRITERS}[verb].split()]
+
+
+WRITERS = {"strip": "strip {file} -o {made}/plain.onnx"}
+
+
+def assert_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    code = run(*arguments)
+    said = capsys.readouterr().err
+    assert code == 2, said
+    assert said.startswith("error: ")
+    assert "Traceback" not in said
+    assert "unexpected" not in said
+    assert all(len(line) <= 500 for line in said.splitlines())
+    return said
+
+
+def write(make: Make, folder: Path) -> Path:
+    (folder / "a.onnx").write_bytes(make().SerializeToString())
+    return folder / "a.onnx"
+
+
+FILES = {**MALFORMED, **EXPLOSIVE}
+# Opening is one place: every file with one verb, and every verb with two files.
+ALL_VERBS = [*VERBS, *WRITERS]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_is_refused(name: str, tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "cannot be read: " in assert_refused(command("analyze", write(FILES[name], tmp_path), good), capsys)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", FILES)
+def test_validate_lists_it(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("validate", write(FILES[name], tmp_path), "--check-consistency") == 1
+    assert "malformed" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", ["short raw data", "doubling functions"])
+@pytest.mark.parametrize("verb", ALL_VERBS)
+def test_every_verb_refuses(
+    verb: str, name: str, tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(FILES[name], tmp_path)
+    assert_refused(command(verb, file, good), capsys)
+    assert list((tmp_path / "made").iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["analyze", "fold", "strip", "relink"])
+def test_names_that_are_no_utf8(verb: str, tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.onnx").write_bytes(not_utf8())
+    assert "is not UTF-8" in assert_refused(command(verb, tmp_path / "a.onnx", good), capsys)
+    assert run("validate", tmp_path / "a.onnx") == 1
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", RECORDS)
+def test_records_that_unfold_without_end(
+    name: str, tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(lambda: with_record(RECORDS[name]()), tmp_path)
+    assert "the embedded record is damaged" in assert_refused(command("analyze", file, good), capsys)
+    assert run("validate", file) == 1
+    assert "record-unreadable" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", [verb for verb in ALL_VERBS if verb not in _RECORDLESS])
+def test_every_verb_refuses_such_a_record(
+    verb: str, tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(lambda: with_record(RECORDS["modules 3,000 deep"]()), tmp_path)
+    assert_refused(command(verb, file, good), capsys)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in _DEMANDING])
+def test_a_name_of_a_megabyte_is_answered_for(
+    verb: str, tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run(*command(verb, write(long_class, tmp_path), good))
+    captured = capsys.readouterr()
+    assert code == (1 if verb in ("compare", "diff") else 0), captured.err
+    assert len(captured.out) < 200_000
+
+
+def test_no_line_of_an_error_is_longer_than_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / ("n" * 5_000)
+    assert "characters" in assert_refused(["analyze", str(missing)], capsys)
+    query = "module=" + "\x1b" * 100_000
+    onnx.save(tagged(), tmp_path / "a.onnx")
+    assert_refused(["query", str(tmp_path / "a.onnx"), query], capsys)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes that have a name")
+class TestSpecialFiles:
+    """A pipe that nobody writes to: whoever opens it waits for ever."""
+
+    @pytest.fixture
+    def piped(self, tmp_path: Path) -> Path:
+        """A model whose weight is in a pipe."""
+        onnx.save(tagged(), tmp_path / "a.onnx", save_as_external_data=True, location="w.bin", size_threshold=100)
+        (tmp_path / "w.bin").unlink()
+        os.mkfifo(tmp_path / "w.bin")
+        return tmp_path / "a.onnx"
+
+    @pytest.mark.parametrize("verb", ALL_VERBS)
+    def test_as_external_data(self, verb: str, piped: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert "'w.bin' is not a regular file" in assert_refused(command(verb, piped, good), capsys)
+
+    def test_is_a_finding(self, piped: Path) -> None:
+        assert run("validate", piped) == 1
+
+    @pytest.mark.parametrize("verb", ["analyze", "validate", "verify", "fold"])
+    def test_as_the_model(self, verb: str, tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        os.mkfifo(tmp_path / "a.onnx")
+        arguments = (
+            ["validate", str(tmp_path / "a.onnx")] if verb == "validate" else command(verb, tmp_path / "a.onnx", good)
+        )
+        assert "not a regular file" in assert_refused(arguments, capsys)
+
+    def test_as_the_record_beside(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """It is not there for whoever looks for a file."""
+        onnx.save(tagged(), tmp_path / "a.onnx")
+        os.mkfifo(tmp_path / "a.hierarchy.json")
+        assert run("analyze", tmp_path / "a.onnx") == 0
+        assert_refused(["query", str(tmp_path / "a.hierarchy.json"), "op=*"], capsys)
+
+    @pytest.mark.parametrize("option", ["--inputs", "--overlay"])
+    def test_as_another_input(
+        self, option: str, good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        os.mkfifo(tmp_path / "in.npz")
+        verb = ["profile", str(good)] if option == "--inputs" else ["view", str(good), "-o", str(tmp_path / "a.html")]
+        assert "not a regular file" in assert_refused([*verb, option, str(tmp_path / "in.npz")], capsys)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits of file sizes")
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_output_that_is_cut_off_is_an_error(unbuffered: str, good: Path, tmp_path: Path) -> None:
+    import resource
+
+    with (tmp_path / "out.json").open("wb") as out:
+        ended = subprocess.run(
+            [sys.executable, "-m", "modelexport", "analyze", str(good), "--format", "json"],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+            timeout=100,
+            check=False,
+        )
+    assert ended.returncode == 2
+    assert b"error: " in ended.stderr
