@@ -17,8 +17,8 @@ from measure.signals.scenes import list_scenes
 from measure.signals.trials import SIGNALS, TrialResult, run_trials
 from measure.workers import BUILD, print_plainly
 
-# Of each scene and signal: more than 500 over all. An export takes as long as ten others.
-EACH, EACH_EXPORT = 17, 4
+# Of each scene and signal: more than 500 over all.
+EACH = 16
 FOLDER = BUILD / "signals"
 _HEAD = """
 A command that writes is interrupted (SIGINT), ended (SIGTERM) or killed (SIGKILL) at a line of the code that writes
@@ -55,7 +55,7 @@ def run_measure(options: Options) -> int:
     console = Console()
     results: list[TrialResult] = []
     for scene in wanted:
-        results += run_trials([scene], FOLDER, EACH_EXPORT if scene.verb == "export" else EACH)
+        results += run_trials([scene], FOLDER, EACH)
         print_plainly(console, f"{scene.command}: {len(results)} trials, {time.time() - began:.0f} s")
     table = tabulate(results)
     print_plainly(console, table.markdown())
