@@ -223,7 +223,8 @@ def _shift_values(believed: TaggedFile, shifts: Sequence[_Shift]) -> _ShiftedGra
 
     def shifted(value: str, calls: frozenset[ModuleCall]) -> str:
         applied = [shift for shift in by_value.get(value, ()) if (shift.call in calls) is shift.is_input]
-        name, names = value, (value,)
+        name = value
+        names: tuple[str, ...] = (value,)
         for shift in applied:
             names = (*names, shift.noise_name)
             if names not in made:

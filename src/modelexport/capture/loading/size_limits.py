@@ -195,7 +195,7 @@ def _watch_modules() -> Callable[[], object]:
             counter.add_parameter(parameter)
 
     handle = registration.register_module_parameter_registration_hook(count_parameter)
-    nn.Module.__init__ = construct_counted  # type: ignore[method-assign]
+    nn.Module.__init__ = construct_counted  # type: ignore[method-assign, assignment]
 
     def undo() -> None:
         nn.Module.__init__ = construct  # type: ignore[method-assign]
