@@ -15,7 +15,7 @@ leads to the operator's result, so the nearest proved nodes tell whose it is (a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from modelexport.graph.algorithms import backward_slice
@@ -27,6 +27,8 @@ from modelexport.record.provenance import Attribution, Provenance
 from modelexport.record.results.verification import AttributionProof, Fault, NodeProof, Verdict
 from modelexport.record.signals import IssuedOp
 from modelexport.verify.contributors import Contributors
+from modelexport.verify.enclosure import Enclosure
+from modelexport.verify.series import RunSeries
 from modelexport.verify.witness import IssuedValue, OperatorSources
 
 Frontier = frozenset[ModuleCall]
@@ -115,6 +117,7 @@ class AttributionProver:
     sources  who issued which value in the run of the model
     trouble  why numbers cannot be relied on everywhere, if they cannot
     drawing  keys of nodes that draw random numbers
+    series   this run and further ones, for values that one run cannot tell apart
     """
 
     def __init__(
@@ -125,10 +128,12 @@ class AttributionProver:
         sources: OperatorSources,
         trouble: str = "",
         drawing: Collection[str] = (),
+        series: RunSeries | None = None,
     ) -> None:
         self._graph, self._provenance = graph, provenance
         self._samples, self._sources = samples, sources
         self._trouble = trouble
+        self._series = series
         self._random = _with_successors(graph, drawing)
         self._evidence = {node.key: self._examine(node) for node in graph.nodes}
         self._proved = {key: evidence.issuers for key, evidence in self._evidence.items() if evidence.is_landmark}
@@ -196,7 +201,35 @@ class AttributionProver:
         return nearest_proved_below(self._graph, self._proved, saying)
 
     def prove(self) -> AttributionProof:
-        return AttributionProof(tuple(map(self._prove_node, self._graph.nodes)))
+        proofs = {node.key: self._prove_node(node) for node in self._graph.nodes}
+        proofs |= self._prove_by_series(proofs)
+        proofs |= self._enclose(proofs)
+        return AttributionProof(tuple(proofs.values()))
+
+    def _prove_by_series(self, proofs: Mapping[str, NodeProof]) -> Iterator[tuple[str, NodeProof]]:
+        """Nodes that one run says nothing of, and whose owners alone issued their value in several runs."""
+        for key, proof in proofs.items() if self._series is not None else ():
+            if proof.verdict is Verdict.NOT_PROVABLE and self._is_undecided(proof) and key not in self._random:
+                issuers = self._series.issuers(self._graph.by_key[key])
+                if issuers and issuers <= set(proof.claimed):
+                    yield (
+                        key,
+                        replace(proof, verdict=Verdict.PROVED, reason="in several runs", issued=tuple(sorted(issuers))),
+                    )
+
+    def _enclose(self, proofs: Mapping[str, NodeProof]) -> Iterator[tuple[str, NodeProof]]:
+        shown = {key for key, proof in proofs.items() if proof.verdict in (Verdict.PROVED, Verdict.ENCLOSED)}
+        undecided = {
+            key for key, proof in proofs.items() if proof.verdict is Verdict.NOT_PROVABLE and self._is_undecided(proof)
+        }
+        shareable = {key for key in undecided if key not in self._graph.computed or self._evidence[key].idle}
+        owners = {key: frozenset(proof.claimed) for key, proof in proofs.items()}
+        for key, reason in Enclosure(self._graph, owners, shown).extend(undecided, shareable).items():
+            yield key, replace(proofs[key], verdict=Verdict.ENCLOSED, reason=reason, issued=proofs[key].claimed)
+
+    def _is_undecided(self, proof: NodeProof) -> bool:
+        """Whether values leave open whose it is: none of its owners is refuted by them."""
+        return not proof.issued or set(proof.claimed) <= set(proof.issued)
 
     def _prove_node(self, node: Node) -> NodeProof:
         entry = self._provenance.nodes[node.key]
