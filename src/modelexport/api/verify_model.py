@@ -264,11 +264,13 @@ def _compare_run(
     spool: TensorSpill,
     tolerance: Tolerance,
 ) -> SampleComparison:
+    from modelexport.capture.onnxruntime.bodies import BodyRuns
     from modelexport.capture.onnxruntime.session import bind_inputs
 
     reference = ReferenceRun(watched.run.calls, dict(enumerate(watched.samples)), spool.__contains__, spool.get)
     observer = RunComparison(opened, reference, watched.run.outputs, tolerance)
-    pieces.run(bind_inputs(opened.proto, arguments.arrays), observer.see)
+    bodies = BodyRuns(opened, observer.see_inside)
+    pieces.run(bind_inputs(opened.proto, arguments.arrays), observer.see, bodies.visit)
     compare_stored_outputs(opened, observer)
     return observer.finding(watched.run.calls)
 
