@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modelexport.errors import InputError, RuntimeFailed
+from modelexport.graph.file.reading import initializer_arrays
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.sample import Sample, sample
 from modelexport.graph.types import input_dims
@@ -42,6 +43,10 @@ def run_again(file: TaggedFile, run: TracedRun, first: SeenRun, seed: int) -> li
         if sum(len(seen.run.ops) == len(runs[-1].run.ops) for seen in runs) >= _ENOUGH:
             break
     return runs
+
+
+def sample_weights(file: TaggedFile) -> dict[str, Sample]:
+    return {name: sample(array, is_sound=True) for name, array in initializer_arrays(file)}
 
 
 def _other_arguments(file: TaggedFile, run: TracedRun, seed: int) -> Iterator[CallArguments]:

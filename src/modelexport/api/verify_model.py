@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from modelexport.api.environment import Clock, need_torch
 from modelexport.api.options import VerifyOptions
 from modelexport.api.prepare_file import fit_dtype, prepare_for_file
-from modelexport.api.further_run import run_again
+from modelexport.api.further_run import run_again, sample_weights
 from modelexport.api.value_comparison import RunComparison, SampleComparison, compare_stored_outputs, optimize_for_run
 from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RuntimeFailed, some_of
 from modelexport.graph.difference import measure
@@ -81,7 +81,7 @@ def verify_against_model(
             if options.proof and proof is None:
                 with clock.step("proof"):
                     seen = SeenRun(watched.run, watched.samples, finding.seen)
-                    series = RunSeries(run_again(judged, run, seen, options.source.seed))
+                    series = RunSeries(run_again(judged, run, seen, options.source.seed), sample_weights(judged))
                     proof = _prove_attributions(judged, watched, finding, options.tolerance, series)
             findings.append(replace(finding, seen={}))  # that was for the proof, and there may be many inputs
     verification = summarize_samples(file, runs.prepared.source, findings, options, clock)

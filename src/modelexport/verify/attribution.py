@@ -43,6 +43,7 @@ _NOBODY: Frontier = frozenset()
 # NCHWc, https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/core/optimizer/nchwc_transformer.cc
 _OWN_LAYOUTS = frozenset({NCHWC})
 # Stands for "several modules made the same": a landmark that does not tell whose work is around it.
+_SHOWN = (Verdict.PROVED, Verdict.ENCLOSED)
 _SEVERAL: Frontier = frozenset({ModuleCall("", -1)})
 
 
@@ -134,6 +135,7 @@ class AttributionProver:
         self._samples, self._sources = samples, sources
         self._trouble = trouble
         self._series = series
+        self._issuers_in_series: Mapping[str, Frontier] = {}
         self._random = _with_successors(graph, drawing)
         self._evidence = {node.key: self._examine(node) for node in graph.nodes}
         self._proved = {key: evidence.issuers for key, evidence in self._evidence.items() if evidence.is_landmark}
@@ -202,30 +204,38 @@ class AttributionProver:
 
     def prove(self) -> AttributionProof:
         proofs = {node.key: self._prove_node(node) for node in self._graph.nodes}
-        proofs |= self._prove_by_series(proofs)
+        if self._series is not None:
+            nodes = [self._graph.by_key[key] for key in self._undecided(proofs) if key not in self._random]
+            self._issuers_in_series = {node.key: self._series.issuers(node) for node in nodes}
+            proofs |= self._prove_by_series(proofs)
         proofs |= self._enclose(proofs)
         return AttributionProof(tuple(proofs.values()))
 
     def _prove_by_series(self, proofs: Mapping[str, NodeProof]) -> Iterator[tuple[str, NodeProof]]:
         """Nodes that one run says nothing of, and whose owners alone issued their value in several runs."""
-        for key, proof in proofs.items() if self._series is not None else ():
-            if proof.verdict is Verdict.NOT_PROVABLE and self._is_undecided(proof) and key not in self._random:
-                issuers = self._series.issuers(self._graph.by_key[key])
-                if issuers and issuers <= set(proof.claimed):
-                    yield (
-                        key,
-                        replace(proof, verdict=Verdict.PROVED, reason="in several runs", issued=tuple(sorted(issuers))),
-                    )
+        for key, issuers in self._issuers_in_series.items():
+            if issuers and issuers <= set(proofs[key].claimed):
+                issued = tuple(sorted(issuers))
+                yield key, replace(proofs[key], verdict=Verdict.PROVED, reason="in several runs", issued=issued)
+                continue
+            readers = self._series.weight_readers(self._graph.by_key[key])
+            if readers and readers == set(proofs[key].claimed):
+                issued = tuple(sorted(readers))
+                yield key, replace(proofs[key], verdict=Verdict.PROVED, reason="by its weights", issued=issued)
 
     def _enclose(self, proofs: Mapping[str, NodeProof]) -> Iterator[tuple[str, NodeProof]]:
-        shown = {key for key, proof in proofs.items() if proof.verdict in (Verdict.PROVED, Verdict.ENCLOSED)}
-        undecided = {
-            key for key, proof in proofs.items() if proof.verdict is Verdict.NOT_PROVABLE and self._is_undecided(proof)
-        }
+        shown = {key for key, proof in proofs.items() if proof.verdict in _SHOWN}
+        undecided = self._undecided(proofs)
         shareable = {key for key in undecided if key not in self._graph.computed or self._evidence[key].idle}
         owners = {key: frozenset(proof.claimed) for key, proof in proofs.items()}
-        for key, reason in Enclosure(self._graph, owners, shown).extend(undecided, shareable).items():
+        likely = {key for key in undecided if owners[key] <= self._issuers_in_series.get(key, _NOBODY)}
+        enclosure = Enclosure(self._graph, owners, shown, self._provenance.hierarchy.stack)
+        for key, reason in enclosure.extend(undecided, shareable, likely).items():
             yield key, replace(proofs[key], verdict=Verdict.ENCLOSED, reason=reason, issued=proofs[key].claimed)
+
+    def _undecided(self, proofs: Mapping[str, NodeProof]) -> list[str]:
+        open_proofs = (proof for proof in proofs.values() if proof.verdict is Verdict.NOT_PROVABLE)
+        return [proof.key for proof in open_proofs if self._is_undecided(proof)]
 
     def _is_undecided(self, proof: NodeProof) -> bool:
         """Whether values leave open whose it is: none of its owners is refuted by them."""

@@ -14,7 +14,7 @@ ran, so they are the work of that one:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from modelexport.graph.index import Graph, Node
 from modelexport.record.hierarchy import ModuleCall
@@ -22,6 +22,8 @@ from modelexport.record.hierarchy import ModuleCall
 _Calls = frozenset[ModuleCall]
 
 READ_BY_ITS_MODULE = "all that reads it is its module's work"
+READ_BY_CALLED = "several modules that its module calls read it"
+BESIDE_ITS_MODULE = "one of those that made the same, beside the work of its module"
 READ_FIRST_BY_ITS_MODULE = "its module is the first that reads it"
 
 
@@ -32,40 +34,67 @@ class Enclosure:
     shown   keys of the nodes whose owners values have shown
     """
 
-    def __init__(self, graph: Graph, owners: Mapping[str, _Calls], shown: Collection[str]) -> None:
-        self._graph, self._owners = graph, owners
+    def __init__(
+        self,
+        graph: Graph,
+        owners: Mapping[str, _Calls],
+        shown: Collection[str],
+        stack: Callable[[ModuleCall], tuple[ModuleCall, ...]],
+    ) -> None:
+        self._graph, self._owners, self._stack = graph, owners, stack
         self._shown = set(shown)
         self._returned = frozenset(value for values in graph.body_outputs.values() for value in values)
 
-    def extend(self, candidates: Collection[str], shareable: Collection[str]) -> dict[str, str]:
+    def extend(
+        self, candidates: Collection[str], shareable: Collection[str], likely: Collection[str]
+    ) -> dict[str, str]:
         """The candidates that are enclosed, by key, each with how.
 
         shareable  keys of nodes that make nothing from what the model is fed: sizes, constants, and copies
+        likely     keys of nodes whose value their owners issued, and others, too
         """
         waiting = [node for node in reversed(self._graph.running_order) if node.key in candidates]
         enclosed: dict[str, str] = {}
         while True:
             before = len(enclosed)
             for node in waiting:
-                reason = "" if node.key in enclosed else self._reason(node, node.key in shareable)
+                if node.key in enclosed:
+                    continue
+                reason = self._by_readers(node, node.key in shareable)
+                if not reason and node.key in likely:
+                    reason = self._by_neighbours(node)
                 if reason:
                     enclosed[node.key] = reason
                     self._shown.add(node.key)
             if len(enclosed) == before:
                 return enclosed
 
-    def _reason(self, node: Node, is_shareable: bool) -> str:
+    def _by_readers(self, node: Node, is_shareable: bool) -> str:
         """How its readers enclose a node; empty if they do not."""
         owners = self._owners[node.key]
         readers = sorted(set(self._graph.successors(node)), key=lambda reader: reader.position)
         shown = [self._owners[reader.key] for reader in readers if reader.key in self._shown]
-        if not owners or not owners <= _union(shown):
+        if not owners or not shown:
             return ""
         is_private = len(shown) == len(readers) and self._returned.isdisjoint(node.outputs)
-        if is_private and not any(owners.isdisjoint(calls) for calls in shown):
-            return READ_BY_ITS_MODULE
-        is_first = readers[0].key in self._shown and not owners.isdisjoint(self._owners[readers[0].key])
-        return READ_FIRST_BY_ITS_MODULE if is_shareable and is_first else ""
+        if owners <= _union(shown):
+            if is_private and not any(owners.isdisjoint(calls) for calls in shown):
+                return READ_BY_ITS_MODULE
+            is_first = readers[0].key in self._shown and not owners.isdisjoint(self._owners[readers[0].key])
+            return READ_FIRST_BY_ITS_MODULE if is_shareable and is_first else ""
+        return READ_BY_CALLED if is_shareable and is_private and owners == self._common_caller(shown) else ""
+
+    def _common_caller(self, groups: Iterable[_Calls]) -> _Calls:
+        """The innermost call around all of several calls; nobody for a single one."""
+        calls = _union(groups)
+        stacks = [self._stack(call) for call in calls]
+        common = [callers[0] for callers in zip(*stacks, strict=False) if len(set(callers)) == 1]
+        return frozenset(common[-1:]) if len(calls) > 1 else frozenset()
+
+    def _by_neighbours(self, node: Node) -> str:
+        near = (*self._graph.predecessors(node), *self._graph.successors(node))
+        around = _union(self._owners[other.key] for other in near if other.key in self._shown)
+        return BESIDE_ITS_MODULE if self._owners[node.key] and self._owners[node.key] <= around else ""
 
 
 def _union(sets: Iterable[_Calls]) -> _Calls:
