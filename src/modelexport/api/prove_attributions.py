@@ -10,7 +10,7 @@ traced, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -47,7 +47,7 @@ def prove_attributions(
     proof = AttributionProver(graph, provenance, first.seen, sources, trouble, drawing).prove()
     completion = ProofCompletion(graph, provenance.hierarchy.stack, proof, drawing)
     weights = {name: sample(array, is_sound=True) for name, array in initializer_arrays(file)}
-    runs, others = [first], _run_again(file, run, seed)
+    runs, others = [first], _run_again(file, run, completion.wanted, seed)
     while True:
         series = RunSeries(runs, weights)
         proof = completion.complete(series)
@@ -57,14 +57,14 @@ def prove_attributions(
         runs.append(further)
 
 
-def _run_again(file: TaggedFile, run: TracedRun, seed: int) -> Iterator[SeenRun]:
-    """Further runs on inputs that both take."""
+def _run_again(file: TaggedFile, run: TracedRun, wanted: Collection[str], seed: int) -> Iterator[SeenRun]:
+    """Further runs on inputs that both take. wanted: names of the file's values to be seen."""
     made, is_traced = 0, True
     for arguments in _other_arguments(file, run, seed):
         for traced in (True, False) if is_traced else (False,):
             # A model has every right to refuse sizes, and a file may be right for one size only.
             with suppress(InputError, RuntimeFailed):
-                further = _run_both(file, run, arguments, seed, traced=traced)
+                further = _run_both(file, run, arguments, wanted, seed=seed, traced=traced)
                 is_traced, made = traced, made + 1
                 yield further
                 break
@@ -115,16 +115,19 @@ def _other_size(size: int, number: int) -> int:
     return min(size // 2 + number, size - 1) if size > 3 else max(size - 2 + number, 1)
 
 
-def _run_both(file: TaggedFile, run: TracedRun, arguments: CallArguments, seed: int, *, traced: bool) -> SeenRun:
-    from modelexport.capture.eager import TensorSpill, watch_run
+def _run_both(
+    file: TaggedFile, run: TracedRun, arguments: CallArguments, wanted: Collection[str], *, seed: int, traced: bool
+) -> SeenRun:
+    from modelexport.capture.eager import watch_run
     from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, quiet
     from modelexport.capture.onnxruntime.bodies import BodyRuns
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
     from modelexport.capture.onnxruntime.session import bind_inputs
 
-    with TensorSpill() as spill, EXPORT_LOCK, quiet(), exportable_moe(run.model), run.entered():
-        watched = watch_run(run.model, arguments, spill, seed + 1, traced=traced)
+    with EXPORT_LOCK, quiet(), exportable_moe(run.model), run.entered():
+        watched = watch_run(run.model, arguments, None, seed + 1, traced=traced)
     sampler = ValueSampler(file)
     bodies = BodyRuns(file, lambda name, number, array: sampler.take(name, array, number))
-    PiecewiseRun(file, often=False).run(bind_inputs(file.proto, arguments.arrays), sampler.take, bodies.visit)
+    pieces = PiecewiseRun(file, wanted, often=False)
+    pieces.run(bind_inputs(file.proto, arguments.arrays), sampler.take, bodies.visit)
     return SeenRun(watched.run, watched.samples, sampler.seen)

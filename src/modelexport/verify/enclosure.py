@@ -43,6 +43,11 @@ class ProofCompletion:
         self._owners = {node.key: frozenset(node.claimed) for node in proof.nodes}
         self._undecided = [graph.by_key[node.key] for node in proof.nodes if _is_undecided(node)]
 
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The values that a further run is to show: what undecided nodes read and make."""
+        return frozenset(value for node in self._undecided for value in (*node.inputs, *node.outputs) if value)
+
     def complete(self, series: RunSeries) -> AttributionProof:
         issuers = {node.key: series.issuers(node) for node in self._undecided if node.key not in self._random}
         found: _Found = dict(self._by_series(issuers))
