@@ -254,6 +254,12 @@ class AttributionProof:
         return dict(reasons.most_common())
 
     @cached_property
+    def shown_by(self) -> Mapping[ShownBy, int]:
+        """What proves or encloses nodes."""
+        counted = Counter(node.shown_by for node in self.nodes)
+        return {shown_by: counted[shown_by] for shown_by in ShownBy if counted[shown_by]}
+
+    @cached_property
     def faults(self) -> Mapping[Fault, int]:
         """How contradicted nodes are wrong."""
         counted = Counter(node.fault for node in self.contradicted)
@@ -266,7 +272,7 @@ class AttributionProof:
     @cached_property
     def shown(self) -> frozenset[str]:
         """Keys of the nodes that are proved or enclosed."""
-        return frozenset(node.key for node in self.nodes if node.shown_by is not None)
+        return frozenset(node.key for node in self.nodes if node.verdict in (Verdict.PROVED, Verdict.ENCLOSED))
 
     @property
     def compute(self) -> int:
