@@ -235,6 +235,11 @@ class NodeProof:
     fault: Fault | None = None
     shown_by: ShownBy | None = None
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether it is proved or enclosed."""
+        return self.verdict in (Verdict.PROVED, Verdict.ENCLOSED)
+
 
 @dataclass(frozen=True)
 class AttributionProof:
@@ -272,7 +277,7 @@ class AttributionProof:
     @cached_property
     def shown(self) -> frozenset[str]:
         """Keys of the nodes that are proved or enclosed."""
-        return frozenset(node.key for node in self.nodes if node.verdict in (Verdict.PROVED, Verdict.ENCLOSED))
+        return frozenset(node.key for node in self.nodes if node.is_shown)
 
     @property
     def compute(self) -> int:
@@ -282,7 +287,7 @@ class AttributionProof:
     @property
     def compute_shown(self) -> int:
         """Those of them that are proved or enclosed."""
-        return sum(node.compute and node.key in self.shown for node in self.nodes)
+        return sum(node.compute and node.is_shown for node in self.nodes)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def proof_tables(proof: results.AttributionProof, everything: bool) -> Iterator[
     yield _counts_line(proof)
     if proof.compute:
         shown = f"{proof.compute_shown:,} are proved or enclosed ({share_text(proof.compute_shown / proof.compute)})"
-        every = f"of all nodes, {share_text(len(proof.shown) / len(proof.nodes))}"
+        every = f"of all nodes, {share_text(sum(node.is_shown for node in proof.nodes) / len(proof.nodes))}"
         yield Text(f"  of {proof.compute:,} nodes that compute floats from the inputs, {shown}; {every}", "dim")
     if not proof.contradicted:
         return
