@@ -122,7 +122,9 @@ def test_json(everything: Verification) -> None:
         "not_finite": [{"kind": "NaN", "node": "h3", "modules": [""], "both": False}],
         "proof": {
             "counts": {"proved": 0, "enclosed": 0, "not provable": 1, "contradicted": 1, "unattributed": 0},
+            "faults": {"another module": 1},
             "reasons": {"constant": 1},
+            "shown_by": {},
             "compute": 1,
             "compute_shown": 0,
             "nodes": [
@@ -131,6 +133,8 @@ def test_json(everything: Verification) -> None:
                     "key": "h3",
                     "op_type": "MatMul",
                     "verdict": "contradicted",
+                    "fault": "another module",
+                    "shown_by": None,
                     "claimed": ["fc#1"],
                     "issued": ["other"],
                     "reason": "values of other",
@@ -141,6 +145,8 @@ def test_json(everything: Verification) -> None:
                     "key": "s",
                     "op_type": "MatMul",
                     "verdict": "not provable",
+                    "fault": None,
+                    "shown_by": None,
                     "claimed": ["fc"],
                     "issued": ["fc"],
                     "reason": "constant",

@@ -170,6 +170,29 @@ class ParameterCheck:
     unknown: tuple[str, ...] = ()
 
 
+class ShownBy(StrEnum):
+    """What shows that a node is its owners' work: PROVED by the first three, ENCLOSED by the others.
+
+    VALUE         exactly they issued its value
+    SERIES        only they issued its value in several runs, of other inputs and sizes
+    WEIGHTS       only they read the weights that it reads
+    BETWEEN       it lies between shown nodes of theirs
+    READERS       all that reads it is their work
+    FIRST_READER  a size, a constant or a copy that several modules read: they are the first
+    CALLED        a size, a constant or a copy that several modules read, all of which they call
+    BESIDE        they and others issued its value, and it is beside shown nodes of theirs
+    """
+
+    VALUE = "its value"
+    SERIES = "its value in several runs"
+    WEIGHTS = "the weights that it reads"
+    BETWEEN = "between its module's nodes"
+    READERS = "all that reads it"
+    FIRST_READER = "what reads it first"
+    CALLED = "modules that its module calls read it"
+    BESIDE = "its value and what is beside it"
+
+
 class Verdict(StrEnum):
     """What values say about the module that a node is credited to.
 
@@ -187,6 +210,21 @@ class Verdict(StrEnum):
     UNATTRIBUTED = "unattributed"
 
 
+class Fault(StrEnum):
+    """How the modules that a contradicted node is credited to are wrong.
+
+    TOO_WIDE        one of them had no part in its value, another one had
+    TOO_NARROW      a module that had a part in it is not named
+    TOO_SHALLOW     it is credited to a module around the one whose work it is
+    ANOTHER_MODULE  it is the work of a module elsewhere
+    """
+
+    TOO_WIDE = "too wide"
+    TOO_NARROW = "too narrow"
+    TOO_SHALLOW = "too shallow"
+    ANOTHER_MODULE = "another module"
+
+
 @dataclass(frozen=True, slots=True)
 class NodeProof:
     """
@@ -194,6 +232,8 @@ class NodeProof:
     claimed  the module calls that the record credits it to
     issued   the module calls that values point to; empty where they point to none
     compute  it makes float values that depend on the model's inputs
+    fault    how its attribution is wrong, if it is contradicted
+    shown_by  what shows that it is its owners' work, if it is proved or enclosed
     """
 
     key: str
@@ -204,6 +244,13 @@ class NodeProof:
     reason: str = ""
     issued: tuple[ModuleCall, ...] = ()
     compute: bool = False
+    fault: Fault | None = None
+    shown_by: ShownBy | None = None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether it is proved or enclosed."""
+        return self.verdict in (Verdict.PROVED, Verdict.ENCLOSED)
 
 
 @dataclass(frozen=True)
@@ -223,9 +270,26 @@ class AttributionProof:
         reasons = Counter(node.reason for node in self.nodes if node.verdict is Verdict.NOT_PROVABLE)
         return dict(reasons.most_common())
 
+    @cached_property
+    def shown_by(self) -> Mapping[ShownBy, int]:
+        """What proves or encloses nodes."""
+        counted = Counter(node.shown_by for node in self.nodes)
+        return {shown_by: counted[shown_by] for shown_by in ShownBy if counted[shown_by]}
+
+    @cached_property
+    def faults(self) -> Mapping[Fault, int]:
+        """How contradicted nodes are wrong."""
+        counted = Counter(node.fault for node in self.contradicted)
+        return {fault: counted[fault] for fault in Fault if counted[fault]}
+
     @property
     def contradicted(self) -> tuple[NodeProof, ...]:
         return tuple(node for node in self.nodes if node.verdict is Verdict.CONTRADICTED)
+
+    @cached_property
+    def shown(self) -> frozenset[str]:
+        """Keys of the nodes that are proved or enclosed."""
+        return frozenset(node.key for node in self.nodes if node.is_shown)
 
     @property
     def compute(self) -> int:
@@ -235,8 +299,7 @@ class AttributionProof:
     @property
     def compute_shown(self) -> int:
         """Those of them that are proved or enclosed."""
-        shown = (Verdict.PROVED, Verdict.ENCLOSED)
-        return sum(node.compute and node.verdict in shown for node in self.nodes)
+        return sum(node.compute and node.is_shown for node in self.nodes)
 
 
 @dataclass(frozen=True)

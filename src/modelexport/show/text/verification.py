@@ -45,14 +45,15 @@ def proof_tables(proof: results.AttributionProof, everything: bool) -> Iterator[
     yield _counts_line(proof)
     if proof.compute:
         shown = f"{proof.compute_shown:,} are proved or enclosed ({share_text(proof.compute_shown / proof.compute)})"
-        yield Text(f"  of {proof.compute:,} nodes that compute floats from the inputs, {shown}", "dim")
+        every = f"of all nodes, {share_text(sum(node.is_shown for node in proof.nodes) / len(proof.nodes))}"
+        yield Text(f"  of {proof.compute:,} nodes that compute floats from the inputs, {shown}; {every}", "dim")
     if not proof.contradicted:
         return
     listed = proof.contradicted if everything else proof.contradicted[:_LISTED]
     nodes_table = table("Contradicted", "node", "operator", "credited to", "values say", "why")
     for node in listed:
         name, claimed = plain(node.name or node.key), plain(modules_text(node.claimed))
-        issued, why = plain(modules_text(node.issued), "red"), plain(node.reason, "dim")
+        issued, why = plain(modules_text(node.issued), "red"), plain(f"{node.fault}: {node.reason}", "dim")
         nodes_table.add_row(name, plain(node.op_type, "cyan"), claimed, issued, why)
     yield from (Text(), nodes_table)
     if len(proof.contradicted) > len(listed):
@@ -73,8 +74,9 @@ def _counts_line(proof: results.AttributionProof) -> Text:
     if counts[results.Verdict.UNATTRIBUTED]:
         parts.append(f"{counts[results.Verdict.UNATTRIBUTED]:,} unattributed")
     contradicted = counts[results.Verdict.CONTRADICTED]
+    faults = f" ({reasons_text(proof.faults)})" if proof.faults else ""
     line = plain(" · ".join(parts)).append(" · ")
-    return line.append(f"{contradicted:,} contradicted", "bold red" if contradicted else "green")
+    return line.append(f"{contradicted:,} contradicted{faults}", "bold red" if contradicted else "green")
 
 
 _LISTED_PARAMETERS = _LISTED_FUSIONS = 5  # --all lists the others

@@ -1,0 +1,195 @@
+"""Completion of a proof: what the values of one run leave undecided, told by further runs, weights and dataflow.
+
+Values of further runs come first (verify/series.py), then weights: what only one module reads, only that one computes
+with. All the rest is enclosed, if it is: a fixpoint over shown nodes, where each that is shown shows others in turn.
+
+What a module computes for itself alone is its own: sizes, axes, constants and masks, whose numbers do not tell.
+
+    x ─► Shape ─► Gather ─► Concat ─► Reshape (proved: attention)      Concat, then Gather, then Shape: attention's
+
+Sizes and constants that several modules need are in the graph once. They were there when the first of their readers
+ran, so they are the work of that one, or of the module that called all of them:
+
+    Gather ─┬─► Concat (shown: layer.0)                                Gather: layer.0's, or encoder's
+            └─► Concat (shown: layer.1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+
+from modelexport.graph.index import Graph, Node
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.results.verification import AttributionProof, NodeProof, ShownBy, Verdict
+from modelexport.verify.attribution import (
+    Frontier,
+    name_fault,
+    nearest_proved_above,
+    nearest_proved_below,
+    with_successors,
+)
+from modelexport.verify.series import RunSeries, SeriesEvidence
+
+_NOBODY: Frontier = frozenset()
+_REFUTED = "others issued its value in several runs"
+_Stack = Callable[[ModuleCall], tuple[ModuleCall, ...]]
+_Found = dict[str, ShownBy]
+
+
+class ProofCompletion:
+    """A proof by the values of one run, to be completed.
+
+    stack    of a call: itself and those around it, outermost first
+    drawing  keys of nodes that draw random numbers
+    """
+
+    def __init__(self, graph: Graph, stack: _Stack, proof: AttributionProof, drawing: Collection[str] = ()) -> None:
+        self._graph, self._stack, self._proof = graph, stack, proof
+        self._random = with_successors(graph, drawing)
+        self._owners = {node.key: frozenset(node.claimed) for node in proof.nodes}
+        self._undecided = [graph.by_key[node.key] for node in proof.nodes if _is_undecided(node)]
+        enclosed = (node for node in proof.nodes if node.verdict is Verdict.ENCLOSED and node.reason)
+        # Whose values say nothing in one run.
+        self._silent = [*self._undecided, *(graph.by_key[node.key] for node in enclosed)]
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The values that a further run is to show: what undecided nodes read and make."""
+        return frozenset(value for node in self._silent for value in (*node.inputs, *node.outputs) if value)
+
+    def complete(self, series: RunSeries) -> AttributionProof:
+        said = {node.key: series.examine(node) for node in self._silent if node.key not in self._random}
+        found: _Found = {
+            key: ShownBy.SERIES for key, evidence in said.items() if self._is_exactly(key, evidence.issuers)
+        }
+        readers = {node.key: series.weight_readers(node) for node in self._undecided}
+        found |= {key: ShownBy.WEIGHTS for key, calls in readers.items() if self._is_exactly(key, calls)}
+        likely = {key for key, evidence in said.items() if self._owners[key] <= evidence.issuers}
+        idle = {node.key for node in self._silent if series.is_idle(node)}
+        # What is passed on as it is was issued by its maker, and need not be by whoever passes it on.
+        refuted = {key: evidence for key, evidence in said.items() if evidence.is_strong and key not in likely | idle}
+        others = {key for key, calls in readers.items() if calls and not self._owners[key] <= calls}
+        waiting = [node for node in self._undecided if node.key not in {*found, *refuted, *others}]
+        shareable = idle | {node.key for node in waiting if node.key not in self._graph.computed}
+        enclosure = Enclosure(self._graph, self._owners, {*self._proof.shown, *found} - {*refuted}, self._stack)
+        found |= enclosure.extend(waiting, shareable=shareable, likely=likely)
+        judged = (self._refute(node, refuted[node.key]) if node.key in refuted else node for node in self._proof.nodes)
+        return AttributionProof(tuple(self._complete_node(node, found) for node in judged))
+
+    def _refute(self, node: NodeProof, evidence: SeriesEvidence) -> NodeProof:
+        """A node that, in several runs, others issued than its owners, or only some of them.
+
+        Only a value that is worked out from what the model is fed is a reason to say so: a range or a table may come
+        up inside of an operator that the exporter broke down, and be the same as that of another module.
+        """
+        is_sure = evidence.is_new and node.key in self._graph.computed
+        return replace(
+            node,
+            verdict=Verdict.CONTRADICTED if is_sure else Verdict.NOT_PROVABLE,
+            reason=_REFUTED,
+            issued=tuple(sorted(evidence.issuers)),
+            fault=name_fault(self._owners[node.key], evidence.issuers, self._stack) if is_sure else None,
+            shown_by=None,
+        )
+
+    def _is_exactly(self, key: str, calls: Frontier) -> bool:
+        return bool(calls) and calls == self._owners[key]
+
+    def wants_more(self, proof: AttributionProof, series: RunSeries) -> bool:
+        """Whether a further run could show nodes that are still open: nothing has been said of them in two runs."""
+        shown = proof.shown
+        nodes = (node for node in self._undecided if node.key not in shown and node.key not in self._random)
+        return any(series.is_short(node) for node in nodes)
+
+    def _complete_node(self, node: NodeProof, found: _Found) -> NodeProof:
+        # What is enclosed already may be proved by now.
+        if node.key not in found:
+            return node
+        shown_by = found[node.key]
+        verdict = Verdict.PROVED if shown_by in (ShownBy.SERIES, ShownBy.WEIGHTS) else Verdict.ENCLOSED
+        return replace(node, verdict=verdict, shown_by=shown_by, issued=tuple(sorted(node.claimed)))
+
+
+def _is_undecided(proof: NodeProof) -> bool:
+    """Whether values leave open whose it is, and refute none of its owners."""
+    return proof.verdict is Verdict.NOT_PROVABLE and (not proof.issued or set(proof.claimed) <= set(proof.issued))
+
+
+class Enclosure:
+    """The shown nodes of one graph, and those that they enclose.
+
+    owners  what each node is credited to, by key
+    shown   keys of the nodes whose owners are shown
+    """
+
+    def __init__(self, graph: Graph, owners: Mapping[str, Frontier], shown: Iterable[str], stack: _Stack) -> None:
+        self._graph, self._owners, self._stack = graph, owners, stack
+        self._shown = {key: owners[key] for key in shown}
+        self._returned = frozenset(value for values in graph.body_outputs.values() for value in values)
+
+    def extend(self, nodes: Collection[Node], *, shareable: Collection[str], likely: Collection[str]) -> _Found:
+        """How nodes are enclosed, by key, until nothing more is.
+
+        shareable  keys of nodes that make nothing from what the model is fed: sizes, constants, and copies
+        likely     keys of nodes whose value their owners issued, and others, too
+        """
+        waiting = sorted(nodes, key=lambda node: -node.position)
+        enclosed: _Found = {}
+        while True:
+            before = len(enclosed)
+            for node in waiting:
+                shown_by = self._by_readers(node, node.key in shareable)
+                if shown_by is None and node.key in likely and self._is_beside(node):
+                    shown_by = ShownBy.BESIDE
+                if shown_by is not None:
+                    enclosed[node.key] = shown_by
+                    self._shown[node.key] = self._owners[node.key]
+            waiting = [node for node in waiting if node.key not in enclosed]
+            if len(enclosed) == before:
+                between = dict.fromkeys(self._find_between(waiting), ShownBy.BETWEEN)
+                enclosed |= between
+                self._shown |= {key: self._owners[key] for key in between}
+                waiting = [node for node in waiting if node.key not in enclosed]
+            if len(enclosed) == before:
+                return enclosed
+
+    def _by_readers(self, node: Node, is_shareable: bool) -> ShownBy | None:
+        """How its readers enclose a node, if they do."""
+        owners = self._owners[node.key]
+        readers = sorted(set(self._graph.successors(node)), key=lambda reader: reader.position)
+        shown = [self._shown[reader.key] for reader in readers if reader.key in self._shown]
+        if not owners or not shown:
+            return None
+        is_private = len(shown) == len(readers) and self._returned.isdisjoint(node.outputs)
+        if owners <= _NOBODY.union(*shown):
+            if is_private and not any(owners.isdisjoint(calls) for calls in shown):
+                return ShownBy.READERS
+            is_first = not owners.isdisjoint(self._shown.get(readers[0].key, _NOBODY))
+            return ShownBy.FIRST_READER if is_shareable and is_first else None
+        return ShownBy.CALLED if is_shareable and is_private and owners == self._common_caller(shown) else None
+
+    def _common_caller(self, groups: Iterable[Frontier]) -> Frontier:
+        """The innermost call around all of several calls; nobody for a single one."""
+        calls = _NOBODY.union(*groups)
+        levels = zip(*map(self._stack, calls), strict=False)
+        common = [callers[0] for callers in levels if len(set(callers)) == 1]
+        return frozenset(common[-1:]) if len(calls) > 1 else _NOBODY
+
+    def _is_beside(self, node: Node) -> bool:
+        """Whether what a node reads, or what reads it, is shown to be its owners'."""
+        near = (*self._graph.predecessors(node), *self._graph.successors(node))
+        around = _NOBODY.union(*(self._shown.get(other.key, _NOBODY) for other in near))
+        return bool(self._owners[node.key]) and self._owners[node.key] <= around
+
+    def _find_between(self, nodes: Iterable[Node]) -> list[str]:
+        """Keys of nodes between shown nodes of their owners, over nodes that are not shown."""
+        below = nearest_proved_below(self._graph, self._shown)
+        above = nearest_proved_above(self._graph, self._shown)
+        return [node.key for node in nodes if self._is_between(node.key, below[node.key], above[node.key])]
+
+    def _is_between(self, key: str, under: Frontier, over: Frontier) -> bool:
+        owners = self._owners[key]
+        if not owners or not under or not owners <= under | over:
+            return False
+        return under <= owners or bool(owners & under and owners & over)
