@@ -26,6 +26,7 @@ class Difference:
     max_rel   the largest difference, relative to the element and the tensor's usual size (its root mean square)
     sqnr      signal to noise in decibels; infinite where the tensors are equal
     unlike    elements that are not finite in one of them only, or not in the same way
+    excess    by how much an element differs by more than its size explains; 0 if none does, or a limit was chosen
     """
 
     max_abs: float
@@ -34,6 +35,12 @@ class Difference:
     cosine: float
     unlike: int
     agrees: bool
+    excess: float = 0.0
+
+    @property
+    def too_small(self) -> bool:
+        """Too small to tell: it differs by more than its size explains, and by no more than rounding may."""
+        return self.agrees and self.excess > 0
 
     @property
     def equal(self) -> bool:
@@ -58,6 +65,7 @@ class Difference:
             cosine=min((item.cosine for item in measured), key=lambda cosine: -rank(-cosine)),
             unlike=sum(item.unlike for item in measured),
             agrees=all(item.agrees for item in measured),
+            excess=max(item.excess for item in measured),
         )
 
 
@@ -231,7 +239,8 @@ class AttributionProof:
 class Tolerance:
     """An element may differ by atol + rtol × (its size + the root mean square of its tensor).
 
-    atol, rtol  None: what the coarser of the two tensors' types allows
+    atol        None: nothing, or as much as rounding changes where the numbers are the rest of larger ones
+    rtol        None: what the coarser of the two tensors' types allows
     min_sqnr    if given, this decides in their place
     of_type     `rtol` is what a coarse type allows: single elements may differ by more if all of them together do not
     """

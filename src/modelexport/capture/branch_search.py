@@ -1,0 +1,336 @@
+"""Branch search: inputs on which a model takes another path than on its sample.
+
+    sample       x.sum() is 3.1, so `if x.sum() > 0` is true           the path that a traced file follows
+    variations   -x: x.sum() is -3.1, another path                     variations.py; a plain run shows the path
+    by gradient  x - 1.02 × 3.1 × g / |g|², g the gradient of x.sum()  margins.py; what no variation reached
+
+Nothing here judges a file: `ProbeInputs` come one after the other, with what the model returns on them, and whoever
+asks holds the file against that. A model that takes no value out of a tensor and compares no size has no other path,
+and costs nothing more than the run that showed it. The search is bounded by runs and by seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from modelexport.capture.arguments import CallArguments, output_tensors
+from modelexport.capture.decisions import BOOL, NUMBER, SIZE, Decision, PathRecorder, RunPath
+from modelexport.capture.hierarchy import call_model, run_model
+from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, preserve_model, quiet
+from modelexport.capture.margins import Margins
+from modelexport.capture.variations import COUNT, FIXED, MASK, NUMBERS, kind_of, resize, vary_values
+from modelexport.errors import InputError
+
+_MOST_RUNS, _MOST_SECONDS = 200, 30.0
+_MOST_TARGETS, _ROUNDS = 10, 4
+# In parts of the step that would be enough if the margin were linear: over the border, well over it, far over it.
+_STEPS = (1.02, 1.5, 5.0, 30.0)
+# Numbers that differ are no other branch. Some of these paths are as good as all of them.
+_MOST_BY_NUMBER = 4
+_LONGEST, _MOST_ELEMENTS = 4096, 1 << 22
+_SIZES_TRIED = 12
+
+
+class RunnableModel(Protocol):
+    """What is searched: a model and the arguments that it was exported with (`TracedRun`)."""
+
+    @property
+    def model(self) -> torch.nn.Module: ...
+    @property
+    def arguments(self) -> CallArguments: ...
+    def entered(self) -> AbstractContextManager[None]: ...
+
+
+@dataclass(frozen=True)
+class ProbeInputs:
+    """Inputs on another path, what the model returned on them, and the first decision that was taken differently."""
+
+    tensors: Mapping[str, torch.Tensor]
+    outputs: Mapping[str, torch.Tensor]
+    decision: Decision | None
+
+
+@dataclass(frozen=True)
+class _Run:
+    tensors: Mapping[str, torch.Tensor]
+    outputs: Mapping[str, torch.Tensor]
+    path: RunPath
+
+
+class BranchSearch:
+    """
+    axes     by input, the axes that the file leaves open
+    path     of the sample, if a run on it was recorded already
+    unmoved  decisions that depend on the inputs, and that no input was found to change
+    """
+
+    def __init__(
+        self, run: RunnableModel, axes: Mapping[str, Mapping[int, str]], path: RunPath | None = None
+    ) -> None:
+        self._run_of, self._axes = run, axes
+        self._sample: Mapping[str, torch.Tensor] = run.arguments.tensors
+        self._path = path
+        self._vocabularies: dict[str, int] = {}
+        self._values: dict[tuple[str, str, str], set[object]] = {}
+        self._signatures: set[object] = set()
+        self._by_number = 0
+        self._runs = 0
+        self._deadline = time.monotonic() + _MOST_SECONDS
+        self.unmoved: list[Decision] = []
+
+    def probes(self) -> Iterator[ProbeInputs]:
+        """Inputs on other paths, each new path once."""
+        path = self._path
+        if path is None:
+            first = self._try(self._sample)
+            path = None if first is None else first.path
+        if path is None or not path.decisions:
+            return
+        self._path = path
+        self._note(path)
+        yield from self._vary_sizes(path)
+        if path.by_data:
+            yield from self._vary_values(path)
+            yield from self._follow_gradients(_Run(self._sample, {}, path))
+
+    # Sizes
+
+    def _vary_sizes(self, path: RunPath) -> Iterator[ProbeInputs]:
+        if not path.size_comparisons:
+            return
+        for label, size in self._sizes(path):
+            tensors = resize(self._sample, self._axes, label, size)
+            if sum(tensor.numel() for tensor in tensors.values()) <= _MOST_ELEMENTS:
+                yield from self._probe(tensors)
+
+    def _sizes(self, path: RunPath) -> Iterator[tuple[str, int]]:
+        """For each open axis the sizes on both sides of what a size was compared with."""
+        labels: dict[str, int] = {}
+        for name, axes in self._axes.items():
+            if name in self._sample:
+                labels |= {label: self._sample[name].shape[axis] for axis, label in axes.items()}
+        for label, now in labels.items():
+            wanted: dict[int, None] = {}
+            for size, other in path.size_comparisons:
+                for border in (other, other + 1, other - 1):
+                    # What was compared may be a multiple of the axis, or the axis and something more.
+                    scaled = -(-border * now // size) if size else border
+                    wanted |= dict.fromkeys((border, scaled, now + border - size) if size != now else (border,))
+            # What the program compares with something that is itself computed: powers of two on both sides.
+            wanted |= dict.fromkeys((1, 2 * now + 1, now + 2, 4 * now))
+            sizes = [size for size in wanted if 1 <= size <= _LONGEST and size != now]
+            yield from ((label, size) for size in sizes[:_SIZES_TRIED])
+
+    # Values
+
+    def _vary_values(self, path: RunPath) -> Iterator[ProbeInputs]:
+        self._measure_margins(self._sample)  # which also sees the vocabularies
+        for tensors in vary_values(self._sample, self._vocabularies):
+            yield from self._probe(tensors)
+
+    def _follow_gradients(self, base: _Run) -> Iterator[ProbeInputs]:
+        """For each decision that nothing has changed so far, also for those that only another path has."""
+        bases, tried = [base], set[object]()
+        while bases:
+            start = bases.pop(0)
+            waiting = [decision for decision in start.path.by_data if self._is_open(decision)]
+            for decision in {decision.place: decision for decision in reversed(waiting)}.values():
+                if decision.place in tried or len(tried) >= _MOST_TARGETS:
+                    continue
+                tried.add(decision.place)
+                found: list[_Run] = []
+                yield from self._climb(start, decision, found)
+                bases += found
+
+    def _is_open(self, decision: Decision) -> bool:
+        return len(self._values.get(decision.place, ())) < 2
+
+    def _climb(self, start: _Run, decision: Decision, found: list[_Run]) -> Iterator[ProbeInputs]:
+        tensors: Mapping[str, torch.Tensor] = start.tensors
+        depends = False
+        for _ in range(_ROUNDS):
+            targets = self._measure_margins(tensors)
+            target = next((item for item in targets if item.place == decision.place and item.target is not None), None)
+            steps = [] if target is None else list(self._steps(tensors, target))
+            depends |= bool(steps)
+            reached = None
+            for step in steps:
+                run = self._try(step)
+                if run is None:
+                    continue
+                reached = reached or run
+                if new := self._admit(run):
+                    found.append(run)
+                    yield new
+                if not self._is_open(decision):
+                    return
+            if reached is None:
+                break
+            tensors = reached.tensors
+        if depends and decision.kind == BOOL:
+            self.unmoved.append(decision)
+
+    def _measure_margins(self, tensors: Mapping[str, torch.Tensor]) -> list[Decision]:
+        """The decisions of one run with their margins; empty where it cannot be run with gradients."""
+        self._runs += 1
+        leaves, given = {}, {}
+        for name, tensor in tensors.items():
+            floats = tensor.is_floating_point()
+            leaves[name] = (tensor if floats else tensor.float()).detach().clone().requires_grad_()
+            given[name] = leaves[name].clone() if floats else tensor.clone()
+        self._margins = Margins(given, leaves)
+        arguments = self._run_of.arguments.with_tensors(given)
+        recorder = PathRecorder(self._run_of.model, self._margins)
+        try:
+            with self._isolated(), torch.enable_grad(), recorder:
+                call_model(self._run_of.model, arguments)
+        except (InputError, RuntimeError):
+            return []
+        for indices, table, _ in self._margins.embedded:
+            for name, tensor in tensors.items():
+                if tensor.shape == indices.shape and torch.equal(tensor, indices):
+                    self._vocabularies[name] = int(table.shape[0])
+        return list(recorder.path.decisions)
+
+    def _steps(self, tensors: Mapping[str, torch.Tensor], decision: Decision) -> Iterator[dict[str, torch.Tensor]]:
+        """Other inputs, in the direction in which the margin of a decision grows."""
+        margins, target = self._margins, decision.target
+        if target is None or not target.requires_grad:
+            return
+        tables = [result for _, _, result in margins.embedded if result.requires_grad]
+        wanted = [*margins.leaves.values(), *tables]
+        gradients = torch.autograd.grad(target, wanted, allow_unused=True)
+        by_name = {
+            name: gradient
+            for name, gradient in zip(margins.leaves, gradients, strict=False)
+            if gradient is not None and bool(gradient.isfinite().all()) and bool(gradient.any())
+        }
+        # How far the margin is from zero; a number has none, and any other is as good.
+        missing = float(-target.detach()) if decision.kind == BOOL else float(target.detach().abs())
+        yield from _step_numbers(tensors, by_name, max(missing, 1e-6))
+        yield from _step_integers(tensors, by_name, max(missing, 1e-6), self._vocabularies)
+        yield from self._step_tokens(tensors, gradients[len(margins.leaves) :])
+
+    def _step_tokens(
+        self, tensors: Mapping[str, torch.Tensor], gradients: tuple[torch.Tensor | None, ...]
+    ) -> Iterator[dict[str, torch.Tensor]]:
+        """For each position the token whose row of the table lies furthest in the direction of the gradient."""
+        tables = [item for item in self._margins.embedded if item[2].requires_grad]
+        for (indices, table, result), gradient in zip(tables, gradients, strict=True):
+            names = [name for name, tensor in tensors.items() if tensor.shape == indices.shape]
+            names = [name for name in names if torch.equal(tensors[name], indices)]
+            if gradient is None or not names or gradient.shape != result.shape:
+                continue
+            gain = gradient.detach() @ table.detach().t()
+            best = gain.argmax(-1).to(indices.dtype)
+            yield {**tensors, names[0]: best}
+            strength = gain.amax(-1).reshape(-1)
+            single = torch.where(
+                torch.arange(strength.numel()).reshape(best.shape) == int(strength.argmax()), best, indices
+            )
+            yield {**tensors, names[0]: single}
+
+    # Runs
+
+    def _probe(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[ProbeInputs]:
+        run = self._try(tensors)
+        if run is not None and (probe := self._admit(run)):
+            yield probe
+
+    def _admit(self, run: _Run) -> ProbeInputs | None:
+        """The inputs of a run, if its path is a new one."""
+        path = self._path
+        assert path is not None  # the search begins with it
+        self._note(run.path)
+        if run.path.is_like(path):
+            return None
+        signature = (run.path.functions, tuple((item.place, _branch(item)) for item in run.path.decisions))
+        if signature in self._signatures:
+            self._by_number += 1
+            if self._by_number > _MOST_BY_NUMBER or not _has_numbers(run.path):
+                return None
+        self._signatures.add(signature)
+        return ProbeInputs(run.tensors, run.outputs, run.path.departs_from(path))
+
+    def _note(self, path: RunPath) -> None:
+        for decision in path.decisions:
+            self._values.setdefault(decision.place, set()).add(decision.value)
+
+    def _try(self, tensors: Mapping[str, torch.Tensor]) -> _Run | None:
+        """A plain run; None for inputs that the model does not take, and once the budget is spent."""
+        self._runs += 1
+        if self._runs > _MOST_RUNS or time.monotonic() > self._deadline:
+            return None
+        recorder = PathRecorder(self._run_of.model)
+        try:
+            with self._isolated(), recorder:
+                outputs: Any = run_model(self._run_of.model, self._run_of.arguments.with_tensors(tensors))
+        except InputError:
+            return None
+        return _Run(tensors, output_tensors(outputs), recorder.path)
+
+    @contextmanager
+    def _isolated(self) -> Iterator[None]:
+        run = self._run_of
+        with EXPORT_LOCK, quiet(), exportable_moe(run.model), run.entered(), preserve_model(run.model):
+            yield
+
+
+def _has_numbers(path: RunPath) -> bool:
+    return any(decision.kind == NUMBER for decision in path.decisions)
+
+
+def _branch(decision: Decision) -> object:
+    return decision.value if decision.kind in (BOOL, SIZE) else None
+
+
+def _step_numbers(
+    tensors: Mapping[str, torch.Tensor], gradients: Mapping[str, torch.Tensor], missing: float
+) -> Iterator[dict[str, torch.Tensor]]:
+    floats = {name: item for name, item in gradients.items() if kind_of(name, tensors[name]) == NUMBERS}
+    power = sum(float(gradient.double().pow(2).sum()) for gradient in floats.values())
+    if power == 0:
+        return
+    for step in _STEPS:
+        moved = {name: tensors[name] + (step * missing / power) * item for name, item in floats.items()}
+        yield {**tensors, **{name: tensor.to(tensors[name].dtype) for name, tensor in moved.items()}}
+
+
+def _step_integers(
+    tensors: Mapping[str, torch.Tensor],
+    gradients: Mapping[str, torch.Tensor],
+    missing: float,
+    vocabularies: Mapping[str, int],
+) -> Iterator[dict[str, torch.Tensor]]:
+    for name, gradient in gradients.items():
+        tensor, kind = tensors[name], kind_of(name, tensors[name])
+        if kind in (NUMBERS, FIXED):
+            continue
+        if kind == MASK:
+            yield from ({**tensors, name: mask} for mask in _flip_mask(tensor, gradient))
+            continue
+        power = float(gradient.double().pow(2).sum())
+        for step in (1.0, *_STEPS):
+            moved = (tensor + (step * missing / power) * gradient).round()
+            lowest = None if kind == COUNT or bool((tensor < 0).any()) else 0
+            limit = vocabularies.get(name)
+            moved = moved.clamp(lowest, None if limit is None else limit - 1) if lowest is not None or limit else moved
+            yield {**tensors, name: moved.to(tensor.dtype)}
+
+
+def _flip_mask(mask: torch.Tensor, gradient: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Elements that can move in the direction of the gradient: the strongest of them, then more, then all."""
+    strength = torch.where(mask.bool(), -gradient, gradient).reshape(-1)
+    order = strength.argsort(descending=True)
+    usable = int((strength > 0).sum())
+    for count in sorted({1, usable // 4, usable // 2, usable} - {0}):
+        flipped = mask.clone().reshape(-1)
+        flipped[order[:count]] = (~mask.bool()).to(mask.dtype).reshape(-1)[order[:count]]
+        if usable:
+            yield flipped.reshape(mask.shape)
