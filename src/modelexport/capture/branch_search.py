@@ -11,8 +11,9 @@ and costs nothing more than the run that showed it. The search is bounded by run
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,13 +25,15 @@ from modelexport.capture.decisions import BOOL, NUMBER, SIZE, Decision, PathReco
 from modelexport.capture.hierarchy import call_model, run_model
 from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, preserve_model, quiet
 from modelexport.capture.margins import Margins
-from modelexport.capture.variations import COUNT, FIXED, MASK, NUMBERS, kind_of, resize, vary_values
+from modelexport.capture.variations import COUNT, FIXED, MASK, NUMBERS, change_some, kind_of, resize, vary_values
 from modelexport.errors import InputError
 
 _MOST_RUNS, _MOST_SECONDS = 200, 30.0
-_MOST_TARGETS, _ROUNDS = 10, 4
+_MOST_TARGETS, _ROUNDS, _WANDERINGS = 10, 4, 40
 # In parts of the step that would be enough if the margin were linear: over the border, well over it, far over it.
 _STEPS = (1.02, 1.5, 5.0, 30.0)
+# Values of a number that programs compare with.
+_SPREAD = (0.0, 1.0, -1.0, 0.5, 10.0, -10.0, 0.1, 100.0, 2.0, 5.0, 1000.0)
 # Numbers that differ are no other branch. Some of these paths are as good as all of them.
 _MOST_BY_NUMBER = 4
 _LONGEST, _MOST_ELEMENTS = 4096, 1 << 22
@@ -90,7 +93,7 @@ class BranchSearch:
         if path is None:
             first = self._try(self._sample)
             path = None if first is None else first.path
-        if path is None or not path.decisions:
+        if path is None or not (path.decisions or path.reads_length):
             return
         self._path = path
         self._note(path)
@@ -102,7 +105,7 @@ class BranchSearch:
     # Sizes
 
     def _vary_sizes(self, path: RunPath) -> Iterator[ProbeInputs]:
-        if not path.size_comparisons:
+        if not path.size_comparisons and not path.reads_length:
             return
         for label, size in self._sizes(path):
             tensors = resize(self._sample, self._axes, label, size)
@@ -124,6 +127,8 @@ class BranchSearch:
                     wanted |= dict.fromkeys((border, scaled, now + border - size) if size != now else (border,))
             # What the program compares with something that is itself computed: powers of two on both sides.
             wanted |= dict.fromkeys((1, 2 * now + 1, now + 2, 4 * now))
+            if path.reads_length:
+                wanted |= dict.fromkeys((8 * now + 1, 32 * now, 128 * now))
             sizes = [size for size in wanted if 1 <= size <= _LONGEST and size != now]
             yield from ((label, size) for size in sizes[:_SIZES_TRIED])
 
@@ -137,44 +142,80 @@ class BranchSearch:
     def _follow_gradients(self, base: _Run) -> Iterator[ProbeInputs]:
         """For each decision that nothing has changed so far, also for those that only another path has."""
         bases, tried = [base], set[object]()
-        while bases:
+        while bases and not self._is_spent():
             start = bases.pop(0)
-            waiting = [decision for decision in start.path.by_data if self._is_open(decision)]
-            for decision in {decision.place: decision for decision in reversed(waiting)}.values():
+            measured = [item for item in self._measure_margins(start.tensors) if item.target is not None]
+            for decision in {item.place: item for item in reversed(measured)}.values():
                 if decision.place in tried or len(tried) >= _MOST_TARGETS:
                     continue
                 tried.add(decision.place)
                 found: list[_Run] = []
-                yield from self._climb(start, decision, found)
+                yield from self._spread(start, decision, found) if decision.kind == NUMBER else ()
+                yield from self._climb(start, decision, found) if self._is_open(decision) else ()
                 bases += found
+
+    def _spread(self, start: _Run, decision: Decision, found: list[_Run]) -> Iterator[ProbeInputs]:
+        """Other values of a number, small and large: what a program compares `float(x)` with cannot be seen."""
+        target = self._target(start.tensors, decision)
+        if target is None or target.target is None:
+            return
+        now = float(target.target.detach())
+        for wanted in _SPREAD:
+            step = next(self._steps(start.tensors, target, wanted - now), None)
+            run = None if step is None else self._try(step)
+            yield from self._admit_all([] if run is None else [run], found)
 
     def _is_open(self, decision: Decision) -> bool:
         return len(self._values.get(decision.place, ())) < 2
 
     def _climb(self, start: _Run, decision: Decision, found: list[_Run]) -> Iterator[ProbeInputs]:
-        tensors: Mapping[str, torch.Tensor] = start.tensors
-        depends = False
+        """Towards another value of one decision: along its gradient, then at random wherever its margin grows."""
+        tensors, depends = start.tensors, False
         for _ in range(_ROUNDS):
-            targets = self._measure_margins(tensors)
-            target = next((item for item in targets if item.place == decision.place and item.target is not None), None)
+            target = self._target(tensors, decision)
             steps = [] if target is None else list(self._steps(tensors, target))
             depends |= bool(steps)
-            reached = None
-            for step in steps:
-                run = self._try(step)
-                if run is None:
-                    continue
-                reached = reached or run
-                if new := self._admit(run):
-                    found.append(run)
-                    yield new
-                if not self._is_open(decision):
-                    return
-            if reached is None:
+            runs = [run for step in steps if (run := self._try(step)) is not None]
+            yield from self._admit_all(runs, found)
+            if not self._is_open(decision):
+                return
+            if not runs:
                 break
-            tensors = reached.tensors
-        if depends and decision.kind == BOOL:
+            tensors = runs[0].tensors
+        if depends:
+            yield from self._wander(tensors, decision, found)
+        if depends and decision.kind == BOOL and self._is_open(decision):
             self.unmoved.append(decision)
+
+    def _wander(
+        self, tensors: Mapping[str, torch.Tensor], decision: Decision, found: list[_Run]
+    ) -> Iterator[ProbeInputs]:
+        """What counts and sorts has gradients that lead nowhere; small changes at random still show what helps."""
+        generator = torch.Generator().manual_seed(0)
+        best = -math.inf
+        for number in range(_WANDERINGS):
+            changed = change_some(tensors, self._vocabularies, generator) if number else tensors
+            target = self._target(changed, decision)
+            margin = -math.inf if target is None or target.target is None else float(target.target.detach())
+            if target is not None and target.value != decision.value:
+                run = self._try(changed)
+                yield from self._admit_all([] if run is None else [run], found)
+                return
+            if margin >= best:
+                tensors, best = changed, margin
+
+    def _target(self, tensors: Mapping[str, torch.Tensor], decision: Decision) -> Decision | None:
+        """The same decision in a run on other inputs, with its margin."""
+        if self._is_spent():
+            return None
+        measured = self._measure_margins(tensors)
+        return next((item for item in measured if item.place == decision.place and item.target is not None), None)
+
+    def _admit_all(self, runs: Iterable[_Run], found: list[_Run]) -> Iterator[ProbeInputs]:
+        for run in runs:
+            if probe := self._admit(run):
+                found.append(run)
+                yield probe
 
     def _measure_margins(self, tensors: Mapping[str, torch.Tensor]) -> list[Decision]:
         """The decisions of one run with their margins; empty where it cannot be run with gradients."""
@@ -198,23 +239,25 @@ class BranchSearch:
                     self._vocabularies[name] = int(table.shape[0])
         return list(recorder.path.decisions)
 
-    def _steps(self, tensors: Mapping[str, torch.Tensor], decision: Decision) -> Iterator[dict[str, torch.Tensor]]:
-        """Other inputs, in the direction in which the margin of a decision grows."""
+    def _steps(
+        self, tensors: Mapping[str, torch.Tensor], decision: Decision, missing: float | None = None
+    ) -> Iterator[dict[str, torch.Tensor]]:
+        """Other inputs, in the direction in which the margin of a decision grows by what is missing."""
         margins, target = self._margins, decision.target
         if target is None or not target.requires_grad:
             return
         tables = [result for _, _, result in margins.embedded if result.requires_grad]
         wanted = [*margins.leaves.values(), *tables]
-        gradients = torch.autograd.grad(target, wanted, allow_unused=True)
+        gradients = torch.autograd.grad(target, wanted, allow_unused=True, retain_graph=True)
         by_name = {
             name: gradient
             for name, gradient in zip(margins.leaves, gradients, strict=False)
             if gradient is not None and bool(gradient.isfinite().all()) and bool(gradient.any())
         }
-        # How far the margin is from zero; a number has none, and any other is as good.
-        missing = float(-target.detach()) if decision.kind == BOOL else float(target.detach().abs())
-        yield from _step_numbers(tensors, by_name, max(missing, 1e-6))
-        yield from _step_integers(tensors, by_name, max(missing, 1e-6), self._vocabularies)
+        if missing is None:
+            missing = max(float(-target.detach()), 1e-6)
+        yield from _step_numbers(tensors, by_name, missing)
+        yield from _step_integers(tensors, by_name, missing, self._vocabularies)
         yield from self._step_tokens(tensors, gradients[len(margins.leaves) :])
 
     def _step_tokens(
@@ -230,6 +273,8 @@ class BranchSearch:
             gain = gradient.detach() @ table.detach().t()
             best = gain.argmax(-1).to(indices.dtype)
             yield {**tensors, names[0]: best}
+            for token in gain.reshape(-1, gain.shape[-1]).sum(0).topk(min(3, gain.shape[-1])).indices:
+                yield {**tensors, names[0]: torch.full_like(indices, int(token))}
             strength = gain.amax(-1).reshape(-1)
             single = torch.where(
                 torch.arange(strength.numel()).reshape(best.shape) == int(strength.argmax()), best, indices
@@ -264,9 +309,9 @@ class BranchSearch:
 
     def _try(self, tensors: Mapping[str, torch.Tensor]) -> _Run | None:
         """A plain run; None for inputs that the model does not take, and once the budget is spent."""
-        self._runs += 1
-        if self._runs > _MOST_RUNS or time.monotonic() > self._deadline:
+        if self._is_spent():
             return None
+        self._runs += 1
         recorder = PathRecorder(self._run_of.model)
         try:
             with self._isolated(), recorder:
@@ -274,6 +319,9 @@ class BranchSearch:
         except InputError:
             return None
         return _Run(tensors, output_tensors(outputs), recorder.path)
+
+    def _is_spent(self) -> bool:
+        return self._runs >= _MOST_RUNS or time.monotonic() > self._deadline
 
     @contextmanager
     def _isolated(self) -> Iterator[None]:

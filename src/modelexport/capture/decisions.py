@@ -77,11 +77,13 @@ class Decision:
 class RunPath:
     """The way that one run took.
 
-    functions  what was called of torch, in order, as a digest
+    functions     what was called of torch, in order, as a digest
+    reads_length  `len()` was asked of a tensor: what a program does with that number cannot be seen
     """
 
     decisions: tuple[Decision, ...]
     functions: str
+    reads_length: bool = False
 
     @property
     def by_data(self) -> tuple[Decision, ...]:
@@ -125,10 +127,11 @@ class PathRecorder(TorchFunctionMode):
     def _begin(self) -> None:
         self._decisions: list[Decision] = []
         self._digest = hashlib.blake2b(digest_size=8)
+        self._reads_length = False
 
     @property
     def path(self) -> RunPath:
-        return RunPath(tuple(self._decisions), self._digest.hexdigest())
+        return RunPath(tuple(self._decisions), self._digest.hexdigest(), self._reads_length)
 
     def __enter__(self) -> Self:
         self._stack.enter_context(module_hooks.register_module_forward_pre_hook(self._enter_module))
@@ -164,6 +167,7 @@ class PathRecorder(TorchFunctionMode):
         if name == "__get__":
             return _watch_sizes(result) if isinstance(result, torch.Size) else result
         if name in _SIZES:
+            self._reads_length |= name == "__len__"
             return _watch_sizes(result)
         self._digest.update(name.encode() + b"\n")
         if self._margins is not None:
@@ -191,21 +195,21 @@ class PathRecorder(TorchFunctionMode):
             self._decisions.append(Decision(self._open[-1], _program_line(), kind, value, target, compared))
 
     def _watch_numbers(self, name: str, tensor: torch.Tensor, result: Any) -> Any:
-        """Numbers that tell what they are compared with; only of a search, which knows where they came from."""
-        if self._margins is None or tensor.numel() > _MOST_WATCHED or not tensor.is_floating_point():
+        """Numbers that tell what they are compared with. `int(x)` and `float(x)` insist on plain ones."""
+        if name not in ("item", "tolist") or tensor.numel() > _MOST_WATCHED:
             return result
-        source = self._margins.surrogate(tensor)
-        if source is None:
-            return result
-        if name == "item":
-            return WatchedNumber(result, source)
-        return _watch_list(result, source) if name == "tolist" else result
+        source = None if self._margins is None else self._margins.surrogate(tensor)
+        return _watch_list(result, source)
 
-    def compare_number(self, source: torch.Tensor, other: float, answer: bool, sign: float) -> None:
+    def compare_number(self, number: _Watched, other: object, answer: bool, sign: float) -> None:
         """A number that came from a tensor was compared in Python: `sign × (number - other)` is positive if true."""
-        if self._margins is not None:
-            margin = sign * (source - other)
-            self.note(BOOL, answer, -margin if answer else margin)
+        source = number.source
+        if source is None or self._margins is None:
+            self.note(BOOL, answer)
+            return
+        with torch.enable_grad():
+            margin = sign * (source - _source_of(other))
+        self.note(BOOL, answer, -margin if answer else margin)
 
 
 @contextmanager
@@ -288,64 +292,78 @@ for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__
     setattr(WatchedSize, _name, _computed(_name))
 
 
-_COMPARISONS = {"__lt__": -1.0, "__le__": -1.0, "__gt__": 1.0, "__ge__": 1.0}
+# The sign of `number - other` that makes a comparison true.
+_SIGNS = {"__lt__": -1.0, "__le__": -1.0, "__gt__": 1.0, "__ge__": 1.0}
 _ARITHMETIC = ("add", "sub", "mul", "truediv")
 
 
-class WatchedNumber(float):
-    """A number of a tensor that notes what it is compared with. It keeps the tensor only for the run."""
+class _Watched:
+    """A number of a tensor that notes what it is compared with.
 
-    _source: torch.Tensor
+    source  the tensor, or what stands for it, in a run with margins
+    """
 
-    def __new__(cls, value: float, source: torch.Tensor) -> Self:
-        number = super().__new__(cls, value)
-        number._source = source
-        return number
+    source: torch.Tensor | None = None
 
+
+class WatchedNumber(_Watched, float):
     def __reduce__(self) -> tuple[type[float], tuple[float]]:
         return float, (float(self),)
 
-    def __neg__(self) -> float:
-        return WatchedNumber(-float(self), -self._source)
 
-    def __abs__(self) -> float:
-        return WatchedNumber(abs(float(self)), abs(self._source))
+class WatchedCount(_Watched, int):
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)
 
 
-def _compared_number(name: str) -> Callable[[WatchedNumber, object], bool]:
-    compare, sign = getattr(float, name), _COMPARISONS[name]
+def _source_of(value: Any) -> Any:
+    return value.source if isinstance(value, _Watched) and value.source is not None else value
 
-    def answer(self: WatchedNumber, other: object) -> bool:
+
+def _watch_number(value: Any, source: torch.Tensor | None) -> Any:
+    if type(value) not in (int, float):
+        return value
+    number: Any = WatchedCount(value) if type(value) is int else WatchedNumber(value)
+    if source is not None:
+        number.source = source
+    return number
+
+
+def _watch_list(numbers: Any, source: torch.Tensor | None) -> Any:
+    if isinstance(numbers, list):
+        parts = [None] * len(numbers) if source is None else list(source)
+        return [_watch_list(item, part) for item, part in zip(numbers, parts, strict=True)]
+    return _watch_number(numbers, source)
+
+
+def _compared_number(base: type, name: str) -> Callable[[Any, object], bool]:
+    compare, sign = getattr(base, name), _SIGNS[name]
+
+    def answer(self: _Watched, other: object) -> bool:
         result: bool = compare(self, other)
         recorder = PathRecorder.active
-        if recorder is not None and isinstance(other, int | float):
-            threshold: Any = other._source if isinstance(other, WatchedNumber) else float(other)
-            recorder.compare_number(self._source, threshold, result, sign)
+        if recorder is not None and isinstance(other, int | float) and result is not NotImplemented:
+            recorder.compare_number(self, other, result, sign)
         return result
 
     return answer
 
 
-def _computed_number(name: str) -> Callable[[WatchedNumber, object], Any]:
-    compute, of_tensors = getattr(float, f"__{name}__"), getattr(operator, name)
+def _computed_number(base: type, name: str) -> Callable[[Any, object], Any]:
+    compute, of_tensors = getattr(base, f"__{name}__"), getattr(operator, name)
 
-    def answer(self: WatchedNumber, other: object) -> Any:
+    def answer(self: _Watched, other: object) -> Any:
         result = compute(self, other)
-        if PathRecorder.active is None or not isinstance(result, float):
+        if PathRecorder.active is None or result is NotImplemented:
             return result
-        operand = other._source if isinstance(other, WatchedNumber) else other
-        return WatchedNumber(result, of_tensors(self._source, operand))
+        return _watch_number(result, None if self.source is None else of_tensors(self.source, _source_of(other)))
 
     return answer
 
 
-for _name in _COMPARISONS:
-    setattr(WatchedNumber, _name, _compared_number(_name))
-for _name in _ARITHMETIC:
-    setattr(WatchedNumber, f"__{_name}__", _computed_number(_name))
-
-
-def _watch_list(numbers: Any, source: torch.Tensor) -> Any:
-    if isinstance(numbers, list):
-        return [_watch_list(item, part) for item, part in zip(numbers, source, strict=True)]
-    return WatchedNumber(numbers, source)
+for _class, _base in ((WatchedNumber, float), (WatchedCount, int)):
+    for _name in _SIGNS:
+        setattr(_class, _name, _compared_number(_base, _name))
+    for _name in _ARITHMETIC:
+        setattr(_class, f"__{_name}__", _computed_number(_base, _name))
+    setattr(_class, "__hash__", _base.__hash__)  # noqa: B010 - a class body cannot say it for both

@@ -83,6 +83,24 @@ def _is_binary(tensor: torch.Tensor) -> bool:
     return bool(((tensor == 0) | (tensor == 1)).all())
 
 
+def change_some(
+    tensors: Tensors, vocabularies: Mapping[str, int], generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """Some elements of each input exchanged for others of its kind, drawn at random."""
+    changed = dict(tensors)
+    for name, tensor in tensors.items():
+        kind = kind_of(name, tensor)
+        if kind == FIXED:
+            continue
+        other = _draw(tensor, generator) if kind == NUMBERS else _shuffle(tensor, generator)
+        if kind == MASK:
+            other = _mask_some(tensor, generator)
+        elif kind == TOKENS and vocabularies.get(name):
+            other = (_random(tensor, generator) * vocabularies[name]).to(tensor.dtype)
+        changed[name] = torch.where(_random(tensor, generator) < _CHANGED, other, tensor)
+    return changed
+
+
 def resize(tensors: Tensors, axes: Mapping[str, Mapping[int, str]], label: str, size: int) -> dict[str, torch.Tensor]:
     """Every axis of that name with another size; what is longer repeats what was there."""
     return {name: _resize_axes(tensor, axes.get(name, {}), label, size) for name, tensor in tensors.items()}
@@ -252,3 +270,4 @@ _COUNTS: tuple[_Vary, ...] = (
 _BY_KIND: dict[str, tuple[_Vary, ...]] = {NUMBERS: _NUMBERS, MASK: _MASKS, TOKENS: _TOKENS, COUNT: _COUNTS}
 _ALONE = 5
 _PAGES = 12
+_CHANGED = 0.2
