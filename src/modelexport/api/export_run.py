@@ -162,7 +162,7 @@ class ExportRun:
             if not frozen.refused or self.options.dynamic:
                 return replace(check, ok=False, message=frozen.message), tuple(remarks)
             remarks.append(frozen.message)
-        return check, tuple(dict.fromkeys(remarks))
+        return check, tuple(dict.fromkeys([*remarks, *checker.undecided]))
 
     def _check_others(self, checker: OutputChecker, check: OutputCheck) -> OutputCheck:
         """At the other sizes that came with the model: a file that generates is run at many."""

@@ -73,9 +73,7 @@ class BranchSearch:
     unmoved  decisions that depend on the inputs, and that no input was found to change
     """
 
-    def __init__(
-        self, run: RunnableModel, axes: Mapping[str, Mapping[int, str]], path: RunPath | None = None
-    ) -> None:
+    def __init__(self, run: RunnableModel, axes: Mapping[str, Mapping[int, str]], path: RunPath | None = None) -> None:
         self._run_of, self._axes = run, axes
         self._sample: Mapping[str, torch.Tensor] = run.arguments.tensors
         self._path = path

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from modelexport.capture.decisions import SIZE, RunPath
 from modelexport.capture.export import TracedRun
 from modelexport.capture.hierarchy import run_model
 from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, quiet, root_cause
-from modelexport.capture.onnxruntime.session import open_session, run_session
+from modelexport.capture.onnxruntime.session import bind_inputs, open_session, run_session
 from modelexport.capture.rounding import measure_output_noise
 from modelexport.errors import InputError, RuntimeFailed
 from modelexport.graph.difference import adapt_tolerance, describe_tolerance, measure, settle_by_noise
@@ -42,6 +42,8 @@ from modelexport.record.signals import OutputCheck
 
 # ONNX Runtime's messages go on with paths and operators of its own.
 _LONGEST = 300
+# A relative tolerance below this is about rounding on the sample, and not about how much a file may be off.
+_FINE = 1e-4
 _LIKE_SAMPLE = "inputs like the sample"
 _Tensors = Mapping[str, torch.Tensor]
 
@@ -62,10 +64,28 @@ class FrozenPart:
 
 
 class OutputChecker:
-    def __init__(self, path: Path, run: TracedRun, tolerance: Tolerance, proto: onnx.ModelProto) -> None:
-        self._path, self._run, self._proto = path, run, proto
+    """
+    names      of the model's outputs that the file's are compared with, by the file's; None: all, in their order
+    undecided  after `find_frozen`: decisions that depend on the inputs, and that nothing changed
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        run: TracedRun,
+        tolerance: Tolerance,
+        proto: onnx.ModelProto,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self._path, self._run, self._proto, self._names = path, run, proto, names
         empty = [np.empty(0, onnx.helper.tensor_dtype_to_np_dtype(kind)) for kind in float_types(proto)]
         self._tolerance = adapt_tolerance(tolerance, *map(sample, empty))
+        # Of made-up inputs nobody knows the scale: a limit that was chosen comes on top of what numbers explain.
+        fine = tolerance.rtol is None or tolerance.rtol < _FINE
+        self._slack = tolerance.atol or 0.0
+        self.undecided: tuple[str, ...] = ()
+        relative = Tolerance(rtol=None if fine else tolerance.rtol)
+        self._elsewhere = adapt_tolerance(relative, *map(sample, empty))
 
     def check(self) -> OutputCheck:
         """On the inputs that the model was exported with. RuntimeFailed where ONNX Runtime has not the file's types."""
@@ -96,6 +116,7 @@ class OutputChecker:
                 what = _describe_sizes(axes) if of_size else _LIKE_SAMPLE
                 message = f"the file is right only for {what}: {part.message}{where}"
                 yield FrozenPart(message, part.refused and of_size)
+        self.undecided = tuple(f"{decision}, and no input was found that changes it" for decision in search.unmoved)
         yield from self._compare_with_model(self._run.arguments.negate_or_mask(), _LIKE_SAMPLE)
 
     def differ(self, tensors: _Tensors) -> str:
@@ -126,7 +147,8 @@ class OutputChecker:
 
     def _run_file(self, tensors: _Tensors) -> list[np.ndarray]:
         try:
-            return run_session(self._session, {name: to_array(tensor) for name, tensor in tensors.items()})
+            arrays = {name: to_array(tensor) for name, tensor in tensors.items()}
+            return run_session(self._session, bind_inputs(self._proto, arrays))
         except Exception as error:
             if missing := explain_missing_type(error, self._proto):
                 raise RuntimeFailed(missing, USE_FLOAT32) from error
@@ -135,17 +157,24 @@ class OutputChecker:
     def _judge(
         self, actual: list[np.ndarray], inputs: _Tensors, outputs: _Tensors, *, is_sample: bool = True
     ) -> OutputCheck:
-        if len(actual) != len(outputs):
+        pairs = self._pair(actual, outputs)
+        if pairs is None:
             return _failed_check(f"the file returns {len(actual)} outputs, PyTorch {len(outputs)}")
         differences: dict[str, Difference] = {}
-        for (name, tensor), got in zip(outputs.items(), actual, strict=True):
-            want = to_array(tensor)
+        for name, got in pairs:
+            want = to_array(outputs[name])
             if got.shape != want.shape:
                 return _failed_check(f"{name} has shape {got.shape}, PyTorch {want.shape}")
             if not is_sample:
                 want, got = _hide_padding(inputs, want, got)
-            differences[name] = measure(want, got, self._tolerance)
+            differences[name] = measure(want, got, self._tolerance if is_sample else self._elsewhere)
         return self._sum_up(self._settle(differences, inputs, outputs, is_sample))
+
+    def _pair(self, actual: list[np.ndarray], outputs: _Tensors) -> list[tuple[str, np.ndarray]] | None:
+        if self._names is None:
+            return list(zip(outputs, actual, strict=True)) if len(actual) == len(outputs) else None
+        by_name = dict(zip((value.name for value in self._proto.graph.output), actual, strict=True))
+        return [(label, by_name[name]) for name, label in self._names.items() if label in outputs]
 
     def _settle(
         self, differences: dict[str, Difference], inputs: _Tensors, outputs: _Tensors, is_sample: bool
@@ -161,8 +190,15 @@ class OutputChecker:
         noise = self._measure_noise(inputs, outputs)
         if is_sample:
             return {name: settle_by_noise(item, noise[name]) for name, item in differences.items()}
-        settled = {name: settle_by_noise(item, noise[name], limit=math.inf) for name, item in differences.items()}
-        return {name: item for name, item in settled.items() if not (item.unlike and noise[name] == math.inf)}
+        settled = {
+            name: settle_by_noise(item, noise[name], limit=math.inf)
+            for name, item in differences.items()
+            if not (item.unlike and noise[name] == math.inf)
+        }
+        return {
+            name: replace(item, agrees=item.agrees or (item.excess <= self._slack and not item.unlike))
+            for name, item in settled.items()
+        }
 
     def _measure_noise(self, inputs: _Tensors, outputs: _Tensors) -> dict[str, float]:
         run = self._run

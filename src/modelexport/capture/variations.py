@@ -36,6 +36,18 @@ def vary_values(tensors: Tensors, vocabularies: Mapping[str, int], seed: int = 0
                 yield {**tensors, name: vary(tensors[name], generator)}
 
 
+def vary_sample(tensors: Tensors, number: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    """One variation of each input, by number: sign, scale, sparsity, padding, in turn. Tokens stay those that there are."""
+    generator = torch.Generator().manual_seed(seed)
+    varied = dict(tensors)
+    for name, tensor in tensors.items():
+        kind = kind_of(name, tensor)
+        if kind in (NUMBERS, MASK):
+            variations = _BY_KIND[kind]
+            varied[name] = variations[(number - 1) % len(variations)](tensor, generator)
+    return varied
+
+
 def _vary_together(
     tensors: Tensors,
     kinds: Mapping[str, str],

@@ -14,13 +14,14 @@ How far apart two tensors are, and how far they may be, is decided by `graph/dif
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.crossings import Crossings
-from modelexport.graph.difference import adapt_tolerance, measure
+from modelexport.graph.difference import adapt_tolerance, measure, settle_by_noise
 from modelexport.graph.index import Graph
 from modelexport.graph.sample import Sample
 from modelexport.record.hierarchy import ModuleCall
@@ -38,14 +39,21 @@ _ROUNDING = 100.0
 class ReferenceRun:
     """The run that is believed: what each call was given and returned, and samples of all values.
 
-    kept  whether the content of a value can be had
-    get   that content
+    kept   whether the content of a value can be had
+    get    that content
+    noise  how much of a value is rounding, as its largest change when last bits change; None where nobody knows
     """
 
     calls: tuple[CallTensors, ...]
     samples: Mapping[int, Sample]
     kept: Callable[[int], bool]
     get: Callable[[int], np.ndarray]
+    noise: Callable[[int], float | None] = lambda _: None
+
+    def settle(self, number: int, difference: Difference) -> Difference:
+        """The difference from a value; one that is too small to tell by itself is held against its rounding."""
+        noise = self.noise(number) if difference.too_small else None
+        return difference if noise is None else settle_by_noise(difference, noise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,7 @@ class Pairing:
     certain: bool = True
 
 
+_Key = TypeVar("_Key")
 _Noted = dict[tuple[ModuleCall, int], Pairing]
 _Crossing = Mapping[str, tuple[ModuleCall, ...]]
 
@@ -94,6 +103,14 @@ class ValueComparison:
     def finish(self, *, outputs_differ: bool) -> None:
         """Everything has been seen, and what the model returned was right or wrong."""
         self._outputs_differ = outputs_differ
+        for pairings in (self.right, self.returned, self.given, self.doubtful):
+            self._settle(pairings)
+
+    def _settle(self, pairings: dict[_Key, Pairing]) -> None:
+        for key, pairing in pairings.items():
+            if pairing.difference.too_small:
+                settled = self._reference.settle(pairing.number, pairing.difference)
+                pairings[key] = replace(pairing, difference=settled)
 
     def compare_value(self, value: str, array: np.ndarray, sample: Sample) -> None:
         self.is_coarse |= sample.is_coarse

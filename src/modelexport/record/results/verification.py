@@ -265,6 +265,7 @@ class Verification:
     deployed    the file was compared as ONNX Runtime runs it, with all optimizations
     parameters  None where two files were compared
     proof       None where two files were compared, or it was not asked for
+    frozen      what the file has of its sample for good: how it is wrong on inputs that are not like it
     """
 
     file: str
@@ -281,6 +282,7 @@ class Verification:
     proof: AttributionProof | None = None
     notes: tuple[str, ...] = ()
     deployed: bool = False
+    frozen: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
@@ -289,10 +291,10 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Something was compared, nothing differs or is missing, and no attribution is contradicted."""
+        """Something was compared, nothing differs, is frozen or missing, and no attribution is contradicted."""
         weights = self.parameters is None or not self.parameters.differing
         tags = self.proof is None or not self.proof.contradicted
-        return bool(self.outputs) and not self.missing and self.numbers_agree and weights and tags
+        return bool(self.outputs) and not self.missing and self.numbers_agree and not self.frozen and weights and tags
 
     def ranked(self) -> tuple[CallNumbers, ...]:
         noise = ((item, math.inf if item.outputs is None else item.outputs.sqnr) for item in self.calls)

@@ -49,7 +49,12 @@ def export_lines(result: files.ExportResult, *, verbose: bool = False) -> Iterat
     yield from file_lines(result.files)
     tally = tally_of(result.provenance)
     yield plain(f"{counted(tally.total, 'node')}: {confidences_text(tally)}")
-    if result.check is not None and result.check.ok:
+    if result.check is not None and result.check.too_small and result.check.ok:
+        names = some_of(result.check.too_small)
+        yield plain(
+            f"too small to tell: {names} is no larger than rounding errors of what it is computed from", "yellow"
+        )
+    elif result.check is not None and result.check.ok:
         yield plain(f"outputs equal PyTorch's (largest difference {result.check.max_abs_diff:.1e})", "green")
     elif result.check is not None:
         yield plain(f"not as PyTorch: {result.check.message}", "red")
