@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, Protocol
 
 import torch
@@ -28,7 +29,10 @@ from modelexport.capture.margins import Margins
 from modelexport.capture.variations import COUNT, FIXED, MASK, NUMBERS, change_some, kind_of, resize, vary_values
 from modelexport.errors import InputError
 
-_MOST_RUNS, _MOST_SECONDS = 200, 30.0
+_MOST_RUNS, _MOST_SECONDS = 200, 10.0
+_ENOUGH = 12
+# Variations of inputs that no decision seems to depend on.
+_BESIDE = 4
 _MOST_TARGETS, _ROUNDS, _WANDERINGS = 10, 4, 40
 # In parts of the step that would be enough if the margin were linear: over the border, well over it, far over it.
 _STEPS = (1.02, 1.5, 5.0, 30.0)
@@ -103,39 +107,50 @@ class BranchSearch:
     # Sizes
 
     def _vary_sizes(self, path: RunPath) -> Iterator[ProbeInputs]:
-        if not path.size_comparisons and not path.reads_length:
-            return
-        for label, size in self._sizes(path):
-            tensors = resize(self._sample, self._axes, label, size)
-            if sum(tensor.numel() for tensor in tensors.values()) <= _MOST_ELEMENTS:
-                yield from self._probe(tensors)
-
-    def _sizes(self, path: RunPath) -> Iterator[tuple[str, int]]:
-        """For each open axis the sizes on both sides of what a size was compared with."""
+        """Each open axis with the sizes at which a comparison has another answer."""
         labels: dict[str, int] = {}
         for name, axes in self._axes.items():
             if name in self._sample:
                 labels |= {label: self._sample[name].shape[axis] for axis, label in axes.items()}
+        if not path.reads_length and not any(decision.compared for decision in path.decisions):
+            return
         for label, now in labels.items():
-            wanted: dict[int, None] = {}
-            for size, other in path.size_comparisons:
-                for border in (other, other + 1, other - 1):
-                    # What was compared may be a multiple of the axis, or the axis and something more.
-                    scaled = -(-border * now // size) if size else border
-                    wanted |= dict.fromkeys((border, scaled, now + border - size) if size != now else (border,))
-            # What the program compares with something that is itself computed: powers of two on both sides.
-            wanted |= dict.fromkeys((1, 2 * now + 1, now + 2, 4 * now))
+            longer = {size: self._try(resize(self._sample, self._axes, label, size)) for size in (now + 1, 2 * now + 1)}
+            runs = {size: run for size, run in longer.items() if run is not None}
+            yield from self._admit_all(runs.values(), [])
+            seen = {size: run.path for size, run in runs.items()}
+            wanted = dict.fromkeys(find_borders(path, now, seen))
             if path.reads_length:
-                wanted |= dict.fromkeys((8 * now + 1, 32 * now, 128 * now))
-            sizes = [size for size in wanted if 1 <= size <= _LONGEST and size != now]
-            yield from ((label, size) for size in sizes[:_SIZES_TRIED])
+                wanted |= dict.fromkeys((1, 4 * now, 16 * now, 64 * now))
+            for size in [size for size in wanted if 1 <= size <= _LONGEST and size not in (now, *runs)][:_SIZES_TRIED]:
+                tensors = resize(self._sample, self._axes, label, size)
+                if sum(tensor.numel() for tensor in tensors.values()) <= _MOST_ELEMENTS:
+                    yield from self._probe(tensors)
 
     # Values
 
     def _vary_values(self, path: RunPath) -> Iterator[ProbeInputs]:
-        self._measure_margins(self._sample)  # which also sees the vocabularies
-        for tensors in vary_values(self._sample, self._vocabularies):
-            yield from self._probe(tensors)
+        measured = self._measure_margins(self._sample)  # which also sees the vocabularies
+        deciding = self._deciding_inputs([item for item in measured if item.kind != SIZE])
+        others = {name: tensor for name, tensor in self._sample.items() if name not in deciding}
+        some = {name: tensor for name, tensor in self._sample.items() if name in deciding}
+        varied = vary_values(some, self._vocabularies) if some else iter(())
+        for number, tensors in enumerate(chain(varied, islice(vary_values(others, self._vocabularies), _BESIDE))):
+            yield from self._probe({**self._sample, **tensors})
+            # Enough was tried, and every decision went both ways: more of it shows nothing new.
+            if number >= _ENOUGH and not any(map(self._is_open, path.by_data)):
+                return
+
+    def _deciding_inputs(self, measured: Sequence[Decision]) -> set[str]:
+        """The inputs that decisions depend on, as far as gradients tell; all of them where one has no gradient."""
+        if not measured or any(item.target is None for item in measured):
+            return set(self._sample)
+        deciding: set[str] = set()
+        for target in (item.target for item in measured if item.target is not None):
+            if target.requires_grad:
+                deciding |= set(self._gradients(target))
+                deciding |= {name for name, _ in self._token_gradients(target)}
+        return deciding
 
     def _follow_gradients(self, base: _Run) -> Iterator[ProbeInputs]:
         """For each decision that nothing has changed so far, also for those that only another path has."""
@@ -232,52 +247,43 @@ class BranchSearch:
         except (InputError, RuntimeError):
             return []
         for indices, table, _ in self._margins.embedded:
-            for name, tensor in tensors.items():
-                if tensor.shape == indices.shape and torch.equal(tensor, indices):
-                    self._vocabularies[name] = int(table.shape[0])
+            names = (name for name, tensor in tensors.items() if _is_same(tensor, indices))
+            self._vocabularies |= dict.fromkeys(names, int(table.shape[0]))
         return list(recorder.path.decisions)
 
     def _steps(
         self, tensors: Mapping[str, torch.Tensor], decision: Decision, missing: float | None = None
     ) -> Iterator[dict[str, torch.Tensor]]:
         """Other inputs, in the direction in which the margin of a decision grows by what is missing."""
-        margins, target = self._margins, decision.target
+        target = decision.target
         if target is None or not target.requires_grad:
             return
-        tables = [result for _, _, result in margins.embedded if result.requires_grad]
-        wanted = [*margins.leaves.values(), *tables]
-        gradients = torch.autograd.grad(target, wanted, allow_unused=True, retain_graph=True)
-        by_name = {
-            name: gradient
-            for name, gradient in zip(margins.leaves, gradients, strict=False)
-            if gradient is not None and bool(gradient.isfinite().all()) and bool(gradient.any())
-        }
+        by_name = self._gradients(target)
         if missing is None:
             missing = max(float(-target.detach()), 1e-6)
         yield from _step_numbers(tensors, by_name, missing)
         yield from _step_integers(tensors, by_name, missing, self._vocabularies)
-        yield from self._step_tokens(tensors, gradients[len(margins.leaves) :])
+        for name, gain in self._token_gradients(target):
+            yield from ({**tensors, name: tokens} for tokens in _step_tokens(tensors[name], gain))
 
-    def _step_tokens(
-        self, tensors: Mapping[str, torch.Tensor], gradients: tuple[torch.Tensor | None, ...]
-    ) -> Iterator[dict[str, torch.Tensor]]:
-        """For each position the token whose row of the table lies furthest in the direction of the gradient."""
-        tables = [item for item in self._margins.embedded if item[2].requires_grad]
-        for (indices, table, result), gradient in zip(tables, gradients, strict=True):
-            names = [name for name, tensor in tensors.items() if tensor.shape == indices.shape]
-            names = [name for name in names if torch.equal(tensors[name], indices)]
-            if gradient is None or not names or gradient.shape != result.shape:
-                continue
-            gain = gradient.detach() @ table.detach().t()
-            best = gain.argmax(-1).to(indices.dtype)
-            yield {**tensors, names[0]: best}
-            for token in gain.reshape(-1, gain.shape[-1]).sum(0).topk(min(3, gain.shape[-1])).indices:
-                yield {**tensors, names[0]: torch.full_like(indices, int(token))}
-            strength = gain.amax(-1).reshape(-1)
-            single = torch.where(
-                torch.arange(strength.numel()).reshape(best.shape) == int(strength.argmax()), best, indices
-            )
-            yield {**tensors, names[0]: single}
+    def _gradients(self, target: torch.Tensor) -> dict[str, torch.Tensor]:
+        """By input: the gradient of a margin; only those that it depends on."""
+        leaves = self._margins.leaves
+        gradients = _differentiate(target, list(leaves.values()))
+        return {
+            name: gradient
+            for name, gradient in zip(leaves, gradients, strict=True)
+            if gradient is not None and bool(gradient.isfinite().all()) and bool(gradient.any())
+        }
+
+    def _token_gradients(self, target: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """By input that is looked up in a table: how much each token at each position would add to a margin."""
+        looked_up = [item for item in self._margins.embedded if item[2].requires_grad]
+        gradients = _differentiate(target, [result for _, _, result in looked_up])
+        for (indices, table, result), gradient in zip(looked_up, gradients, strict=True):
+            names = [name for name, tensor in self._margins.given.items() if _is_same(tensor, indices)]
+            if gradient is not None and names and gradient.shape == result.shape and bool(gradient.any()):
+                yield names[0], gradient.detach() @ table.detach().t()
 
     # Runs
 
@@ -328,12 +334,64 @@ class BranchSearch:
             yield
 
 
+def find_borders(path: RunPath, now: int, longer: Mapping[int, RunPath]) -> Iterator[int]:
+    """Sizes of an axis at which comparisons have another answer, if what is compared grows with the axis as a line.
+
+        8 > 20 at size 8, 9 > 20 at size 9        one more for each, so 21
+        2 > 4 at size 8, 4 > 4 at size 17         2 more for 9, so 21 or 22
+
+    longer  the paths at two other sizes
+    """
+    for size, other in sorted(longer.items(), reverse=True):
+        compared: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
+        for decision in other.decisions:
+            if decision.compared is not None:
+                compared.setdefault(decision.place, []).append(decision.compared)
+        for decision in path.decisions:
+            again = compared.get(decision.place)
+            if decision.compared is None or not again:
+                continue
+            left, right = again.pop(0)
+            apart = decision.compared[0] - decision.compared[1]
+            slope = (left - right - apart) / (size - now)
+            if slope:
+                exact = now - apart / slope
+                yield from dict.fromkeys(
+                    int(round(exact + shift)) for shift in (0.0, 1 / slope, -1 / slope, 0.5, -0.5)
+                )
+
+
 def _has_numbers(path: RunPath) -> bool:
     return any(decision.kind == NUMBER for decision in path.decisions)
 
 
 def _branch(decision: Decision) -> object:
     return decision.value if decision.kind in (BOOL, SIZE) else None
+
+
+def _differentiate(target: torch.Tensor, sources: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+    """Gradients, None for what has none; a model that writes into what it computed with has no gradients at all."""
+    if not sources:
+        return ()
+    try:
+        return torch.autograd.grad(target, sources, allow_unused=True, retain_graph=True)
+    except RuntimeError:
+        return [None for _ in sources]
+
+
+def _is_same(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    return tensor.shape == other.shape and tensor.dtype == other.dtype and torch.equal(tensor, other)
+
+
+def _step_tokens(tokens: torch.Tensor, gain: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The best token at each position, the best ones everywhere, and the best one at a single position."""
+    best = gain.argmax(-1).to(tokens.dtype)
+    yield best
+    for token in gain.reshape(-1, gain.shape[-1]).sum(0).topk(min(3, gain.shape[-1])).indices:
+        yield torch.full_like(tokens, int(token))
+    strength = gain.amax(-1).reshape(-1)
+    position = torch.arange(strength.numel()).reshape(best.shape)
+    yield torch.where(position == int(strength.argmax()), best, tokens)
 
 
 def _step_numbers(

@@ -89,11 +89,6 @@ class RunPath:
     def by_data(self) -> tuple[Decision, ...]:
         return tuple(decision for decision in self.decisions if decision.kind != SIZE)
 
-    @property
-    def size_comparisons(self) -> tuple[tuple[int, int], ...]:
-        pairs = (decision.compared for decision in self.decisions if decision.compared is not None)
-        return tuple(dict.fromkeys(pairs))
-
     def departs_from(self, other: RunPath) -> Decision | None:
         """The first decision of the other run that was taken differently in this one; None if there is none."""
         for mine, theirs in zip(self.decisions, other.decisions, strict=False):
@@ -251,8 +246,8 @@ def _compared(name: str) -> Callable[[int, object], bool]:
     def answer(self: WatchedSize, other: object) -> bool:
         result: bool = compare(self, other)
         recorder = PathRecorder.active
-        if recorder is not None and type(other) is int and result is not NotImplemented:
-            recorder.note(SIZE, (name, result), compared=(int(self), other))
+        if recorder is not None and isinstance(other, int) and result is not NotImplemented:
+            recorder.note(SIZE, (name, result), compared=(int(self), int(other)))
         return result
 
     return answer
@@ -269,10 +264,7 @@ def _computed(name: str) -> Callable[[int, object], Any]:
 
 
 class WatchedSize(int):
-    """A size that notes what it is compared with, and whose sums and quotients do so, too.
-
-    Two sizes that are compared with each other agree or not whatever an exporter does: only plain numbers are noted.
-    """
+    """A size that notes what it is compared with, and whose sums and quotients do so, too."""
 
     __hash__ = int.__hash__
 

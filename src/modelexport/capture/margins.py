@@ -52,7 +52,7 @@ class Margins:
 
     def __init__(self, given: Mapping[str, torch.Tensor], leaves: Mapping[str, torch.Tensor]) -> None:
         self._surrogates = WeakIdKeyDictionary()
-        self.leaves = leaves
+        self.given, self.leaves = given, leaves
         self.embedded: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
         for name, tensor in given.items():
             if not tensor.requires_grad and not tensor.is_complex():
