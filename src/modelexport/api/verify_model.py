@@ -6,7 +6,7 @@ witness shares no code with the strategies that it judges (decision 0009).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -23,7 +23,7 @@ from modelexport.api.value_comparison import (
     pair_outputs,
 )
 from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RuntimeFailed, some_of
-from modelexport.graph.difference import measure
+from modelexport.graph.difference import measure, settle_by_noise
 from modelexport.graph.file.reading import initializer_arrays
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.operators import random_nodes
@@ -82,7 +82,7 @@ def verify_against_model(
                 with clock.step("model"):
                     watched = watch_run(run, spool, options.source.seed)
                 with clock.step("file"):
-                    rounding = RunNoise(run, watched, spool, options.source.seed)
+                    rounding = measure_noise(run, watched, spool, options.source.seed)
                     finding = _compare_run(judged, pieces, run.arguments, watched, rounding, options.tolerance)
             # One run proves as much as many: a value either is the one that the module made, or it is not.
             if options.proof and proof is None:
@@ -292,27 +292,45 @@ def _watch(run: TracedRun, spool: TensorSpill, seed: int) -> WatchedRun:
         return watch_run(run.model, run.arguments, spool, seed)
 
 
+def measure_noise(run: TracedRun, watched: WatchedRun, spool: TensorSpill, seed: int) -> RunNoise:
+    """What `watch_run` saw, and how much of it is rounding."""
+    return RunNoise(run.model, lambda scratch: _watch(run, scratch, seed + 1), watched, spool)
+
+
 class RunNoise:
     """How much of the values of a run is rounding, by a second run with other last bits (`capture/rounding.py`).
 
     It is made when the first value is asked for, which is hardly ever.
+
+    watch    makes the run again, and keeps its values
+    watched  the run itself, and `spool` its values
     """
 
-    def __init__(self, run: TracedRun, watched: WatchedRun, spool: TensorSpill, seed: int) -> None:
-        self._run, self._watched, self.spool, self._seed = run, watched, spool, seed
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        watch: Callable[[TensorSpill], WatchedRun],
+        watched: WatchedRun,
+        spool: TensorSpill,
+    ) -> None:
+        self._model, self._watch, self._watched, self.spool = model, watch, watched, spool
 
     def of(self, number: int) -> float | None:
         """None for a run that takes another way when last bits change: its values have other numbers."""
         return None if self._noise is None else self._noise.get(number)
+
+    def settle(self, number: int, difference: Difference) -> Difference:
+        noise = self.of(number) if difference.too_small else None
+        return difference if noise is None else settle_by_noise(difference, noise)
 
     @cached_property
     def _noise(self) -> dict[int, float] | None:
         from modelexport.capture.eager import TensorSpill as Scratch
         from modelexport.capture.rounding import RoundedDifferently, largest_array_change
 
-        with Scratch() as scratch, RoundedDifferently(self._run.model):
+        with Scratch() as scratch, RoundedDifferently(self._model):
             try:
-                again = _watch(self._run, scratch, self._seed + 1)
+                again = self._watch(scratch)
             except InputError:
                 return None
             if [op.name for op in again.run.ops] != [op.name for op in self._watched.run.ops]:
@@ -341,7 +359,7 @@ def _compare_run(
     from modelexport.capture.onnxruntime.session import bind_inputs
 
     spool, samples = rounding.spool, dict(enumerate(watched.samples))
-    reference = ReferenceRun(watched.run.calls, samples, spool.__contains__, spool.get, rounding.of)
+    reference = ReferenceRun(watched.run.calls, samples, spool.__contains__, spool.get, rounding.settle)
     observer = RunComparison(opened, reference, watched.run.outputs, tolerance)
     pieces.run(bind_inputs(opened.proto, arguments.arrays), observer.see)
     compare_stored_outputs(opened, observer)

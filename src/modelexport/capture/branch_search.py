@@ -356,9 +356,7 @@ def find_borders(path: RunPath, now: int, longer: Mapping[int, RunPath]) -> Iter
             slope = (left - right - apart) / (size - now)
             if slope:
                 exact = now - apart / slope
-                yield from dict.fromkeys(
-                    int(round(exact + shift)) for shift in (0.0, 1 / slope, -1 / slope, 0.5, -0.5)
-                )
+                yield from dict.fromkeys(round(exact + shift) for shift in (0.0, 1 / slope, -1 / slope, 0.5, -0.5))
 
 
 def _has_numbers(path: RunPath) -> bool:

@@ -135,7 +135,7 @@ class PathRecorder(TorchFunctionMode):
         super().__enter__()
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)
         self._stack.close()
 

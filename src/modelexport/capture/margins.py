@@ -9,8 +9,8 @@ Each tensor without a gradient gets a surrogate that has one, by a rule for the 
     mask.sum()                             the sum of the mask as floats, which has a gradient by each of its elements
     scores.argmax()                        the second best score - the best one
 
-The search follows these gradients (`branch_search.py`). They only propose inputs; whether a path is another one, and the
-file is wrong there, is seen by running both.
+The search follows these gradients (`branch_search.py`). They only propose inputs: whether a path is another one, and
+the file is wrong there, is seen by running both.
 """
 
 from __future__ import annotations
@@ -33,13 +33,46 @@ _LOGIC: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("__or__", "logical_or", "bitwise_or"), torch.maximum),
     **dict.fromkeys(("__invert__", "logical_not", "bitwise_not"), torch.neg),
 }
+_REDUCTIONS: dict[str, Callable[..., Any]] = {"any": torch.amax, "all": torch.amin}
 # Functions that mean the same for what is and for what stands for it.
 _SAME = frozenset(
-    "sum mean max min amax amin abs add sub mul div true_divide __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ "
-    "__truediv__ __floordiv__ __getitem__ view reshape squeeze unsqueeze flatten transpose permute expand cumsum prod "
-    "clone contiguous detach clamp diff select narrow norm std var neg __neg__ sqrt cat stack maximum minimum".split()
+    {"sum", "mean", "max", "min", "amax", "amin", "norm", "std", "var", "prod", "cumsum", "diff"}
+    | {"abs", "neg", "__neg__", "sqrt", "clamp", "maximum", "minimum"}
+    | {"add", "sub", "mul", "div", "true_divide", "__floordiv__"}
+    | {"__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"}
+    | {"__getitem__", "select", "narrow", "cat", "stack", "clone", "contiguous", "detach"}
+    | {"view", "reshape", "squeeze", "unsqueeze", "flatten", "transpose", "permute", "expand"}
 )
-_CASTS = frozenset("float double half bfloat16 long int short char byte bool to type round floor ceil trunc".split())
+_CASTS = frozenset(
+    {"float", "double", "half", "bfloat16", "long", "int", "short", "char", "byte", "bool", "to", "type"}
+    | {"round", "floor", "ceil", "trunc"}
+)
+
+
+def _soften(margins: torch.Tensor) -> torch.Tensor:
+    """Truth values between 0 and 1, steep where the margins are small: a sum of them counts."""
+    scale = margins.detach().abs().mean().clamp(min=1e-6)
+    return torch.sigmoid(margins / scale)
+
+
+def _second_best(scores: torch.Tensor) -> torch.Tensor | None:
+    if scores.numel() < 2:
+        return None
+    best = scores.reshape(-1).topk(2).values
+    return (best[1] - best[0]).reshape(())
+
+
+def _count_softly(numbers: torch.Tensor) -> torch.Tensor:
+    """How many are not zero: each counts the more, the larger it is."""
+    sizes = numbers.abs()
+    return torch.tanh(sizes / sizes.detach().mean().clamp(min=1e-6)).sum()
+
+
+_RULES: dict[str, Callable[[Any], Any]] = {
+    "count_nonzero": _count_softly,
+    "argmax": _second_best,
+    **dict.fromkeys(_CASTS, lambda numbers: numbers),
+}
 
 
 class Margins:
@@ -94,26 +127,23 @@ class Margins:
     def _stand_in(self, name: str, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
         try:
             if name in _COMPARISONS:
-                return _float(_COMPARISONS[name](self._replace(args[0]), self._replace(args[1])))
-            if name in _LOGIC:
-                return _float(_LOGIC[name](*map(self._replace_truth, args)))
-            if name in ("any", "all"):
-                reduce = torch.amax if name == "any" else torch.amin
-                return reduce(self._replace_truth(args[0]), *args[1:], **kwargs)
-            if name == "count_nonzero":
-                sizes = self._replace(args[0]).abs()
-                usual = sizes.detach().mean().clamp(min=1e-6)
-                return torch.tanh(sizes / usual).sum(*args[1:], **kwargs)
-            if name == "argmax":
-                return _second_best(self._replace(args[0]))
-            if name in _CASTS:
-                return self._replace(args[0])
-            if name in _SAME:
-                replaced = pytree.tree_map(self._replace, (args, {k: v for k, v in kwargs.items() if k != "dtype"}))
-                return _float(func(*replaced[0], **replaced[1]))
+                stand_in = _COMPARISONS[name](self._replace(args[0]), self._replace(args[1]))
+            elif name in _LOGIC:
+                stand_in = _LOGIC[name](*map(self._replace_truth, args))
+            elif name in _REDUCTIONS:
+                stand_in = _REDUCTIONS[name](self._replace_truth(args[0]), *args[1:], **kwargs)
+            elif name in _RULES:
+                stand_in = _RULES[name](self._replace(args[0]))
+            elif name in _SAME:
+                plain = {key: value for key, value in kwargs.items() if key != "dtype"}
+                replaced = pytree.tree_map(self._replace, (args, plain))
+                stand_in = func(*replaced[0], **replaced[1])
+            else:
+                return None
         except (RuntimeError, TypeError, ValueError, IndexError):  # the rule does not fit: nothing is known of it
             return None
-        return None
+        is_float = isinstance(stand_in, torch.Tensor) and stand_in.is_floating_point()
+        return stand_in if is_float else None
 
     def _replace(self, value: Any) -> Any:
         """What stands for a value in arithmetic; truth values count as numbers between 0 and 1."""
@@ -135,20 +165,3 @@ class Margins:
         table = next((item for item in tensors if item.is_floating_point() and item.dim() == 2), None)
         if indices is not None and table is not None:
             self.embedded.append((indices, table, result))
-
-
-def _float(value: Any) -> torch.Tensor | None:
-    return value if isinstance(value, torch.Tensor) and value.is_floating_point() else None
-
-
-def _soften(margins: torch.Tensor) -> torch.Tensor:
-    """Truth values between 0 and 1, steep where the margins are small: a sum of them counts."""
-    scale = margins.detach().abs().mean().clamp(min=1e-6)
-    return torch.sigmoid(margins / scale)
-
-
-def _second_best(scores: torch.Tensor) -> torch.Tensor | None:
-    if scores.numel() < 2:
-        return None
-    best = scores.reshape(-1).topk(2).values
-    return (best[1] - best[0]).reshape(())

@@ -165,9 +165,10 @@ class OutputChecker:
             want = to_array(outputs[name])
             if got.shape != want.shape:
                 return _failed_check(f"{name} has shape {got.shape}, PyTorch {want.shape}")
-            if not is_sample:
-                want, got = _hide_padding(inputs, want, got)
-            differences[name] = measure(want, got, self._tolerance if is_sample else self._elsewhere)
+            if is_sample:
+                differences[name] = measure(want, got, self._tolerance)
+            else:
+                differences[name] = measure(*_hide_padding(inputs, want, got), self._elsewhere)
         return self._sum_up(self._settle(differences, inputs, outputs, is_sample))
 
     def _pair(self, actual: list[np.ndarray], outputs: _Tensors) -> list[tuple[str, np.ndarray]] | None:

@@ -1,9 +1,9 @@
 """Variations: other inputs that a model takes as well, made from those of a sample.
 
-    numbers      negated, scaled, sparse, constant, shuffled, …           x       [0.3, -1.2]  ->  [-0.3, 1.2], [0, -1.2], …
-    tokens       other ones of the vocabulary, sorted, repeated, padded   ids     [5, 9, 2]    ->  [2, 5, 9], [9, 9, 9], …
-    masks        padding on the right, on the left, in between            mask    [1, 1, 1]    ->  [1, 1, 0], [0, 1, 1], …
-    sizes        axes that are open, shorter and longer                   x       2x8          ->  2x1, 2x17, …
+    numbers  negated, scaled, sparse, constant, shuffled, …            [0.3, -1.2]  ->  [-0.3, 1.2], [0, -1.2], …
+    tokens   others of the vocabulary, sorted, repeated, padded        [5, 9, 2]    ->  [2, 5, 9], [9, 9, 9], …
+    masks    padding on the right, on the left, in between             [1, 1, 1]    ->  [1, 1, 0], [0, 1, 1], …
+    sizes    axes that are open, shorter and longer                    2x8          ->  2x1, 2x17, …
 
 Masks stay masks (0 and 1, and no row is hidden altogether); what stands for infinity stays where it is. Whether other
 tokens are valid is for the model to say: it refuses those that its tables do not have.
@@ -37,7 +37,7 @@ def vary_values(tensors: Tensors, vocabularies: Mapping[str, int], seed: int = 0
 
 
 def vary_sample(tensors: Tensors, number: int, seed: int = 0) -> dict[str, torch.Tensor]:
-    """One variation of each input, by number: sign, scale, sparsity, padding, in turn. Tokens stay those that there are."""
+    """One variation of each input, by number: sign, scale, sparsity, padding, in turn. Tokens stay as they are."""
     generator = torch.Generator().manual_seed(seed)
     varied = dict(tensors)
     for name, tensor in tensors.items():
@@ -143,7 +143,7 @@ def _thin(share: float) -> _Vary:
     return lambda tensor, generator: torch.where(_random(tensor, generator) < share, tensor, torch.zeros_like(tensor))
 
 
-def _one_hot(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _one_hot(tensor: torch.Tensor, _generator: torch.Generator) -> torch.Tensor:
     """In each row one large number and zeros."""
     if not tensor.dim():
         return 10 * tensor
@@ -151,7 +151,7 @@ def _one_hot(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.zeros_like(tensor).scatter(-1, largest, 10 * tensor.gather(-1, largest))
 
 
-def _hide_part(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _hide_part(tensor: torch.Tensor, _generator: torch.Generator) -> torch.Tensor:
     """The second half of the second axis is zero, as padding is."""
     axis = min(1, tensor.dim() - 1)
     if axis < 0:
@@ -193,7 +193,7 @@ _NUMBERS: tuple[_Vary, ...] = (
 def _pad(share: float, left: bool = False) -> _Vary:
     """The last, or first, part of the last axis hidden; one position stays in each row."""
 
-    def vary(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    def vary(tensor: torch.Tensor, _generator: torch.Generator) -> torch.Tensor:
         if not tensor.dim():
             return torch.zeros_like(tensor) if bool(tensor) else torch.ones_like(tensor)
         length = tensor.shape[-1]

@@ -2,13 +2,13 @@
 
     reference  float32 [1.0, 2.0]    got  float32 [1.0, 2.001]    differ: 0.001 is more than 1e-4 × (2 + rms)
     reference  float16 [1.0, 2.0]    got  float16 [1.0, 2.001]    agree: float16 has three digits
-    reference  float32 [1e-9, 2e-9]  got  float32 [1e-9, 3e-9]    differ, or too small to tell: by how they were computed
+    reference  float32 [1e-9, 2e-9]  got  float32 [1e-9, 3e-9]    too small to tell, until their rounding is known
 
 Tolerances are decided here, for `export` and `verify` alike: `adapt_tolerance` makes them follow the type, `measure`
 applies them. Numbers may be the rest of larger ones that cancelled, so up to 1e-5 nothing is called different by the
-numbers alone: such a difference is too small to tell (`Difference.excess`), until `settle_by_noise` is told what rounding
-can change there. `measure` works in slices, so that neither tensor is ever copied as a whole. SQNR is the ratio
-of signal to noise power in decibels, the signal being the mean power of both: it is the same in both directions.
+numbers alone. Such a difference is too small to tell (`Difference.too_small`), until `settle_by_noise` is told by how
+much rounding changes them. `measure` works in slices, so that neither tensor is ever copied as a whole. SQNR is the
+ratio of signal to noise power in decibels, the signal being the mean power of both: it is the same in both directions.
 """
 
 from __future__ import annotations

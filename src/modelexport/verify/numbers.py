@@ -21,7 +21,7 @@ import numpy as np
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.crossings import Crossings
-from modelexport.graph.difference import adapt_tolerance, measure, settle_by_noise
+from modelexport.graph.difference import adapt_tolerance, measure
 from modelexport.graph.index import Graph
 from modelexport.graph.sample import Sample
 from modelexport.record.hierarchy import ModuleCall
@@ -39,21 +39,16 @@ _ROUNDING = 100.0
 class ReferenceRun:
     """The run that is believed: what each call was given and returned, and samples of all values.
 
-    kept   whether the content of a value can be had
-    get    that content
-    noise  how much of a value is rounding, as its largest change when last bits change; None where nobody knows
+    kept    whether the content of a value can be had
+    get     that content
+    settle  a difference from a value that is too small to tell by itself, held against the rounding of the value
     """
 
     calls: tuple[CallTensors, ...]
     samples: Mapping[int, Sample]
     kept: Callable[[int], bool]
     get: Callable[[int], np.ndarray]
-    noise: Callable[[int], float | None] = lambda _: None
-
-    def settle(self, number: int, difference: Difference) -> Difference:
-        """The difference from a value; one that is too small to tell by itself is held against its rounding."""
-        noise = self.noise(number) if difference.too_small else None
-        return difference if noise is None else settle_by_noise(difference, noise)
+    settle: Callable[[int, Difference], Difference] = lambda _number, difference: difference
 
 
 @dataclass(frozen=True, slots=True)

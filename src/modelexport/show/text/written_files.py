@@ -134,6 +134,8 @@ def _against(word: str) -> str:
 
 def _verdict(check: files.ExtractionCheck) -> str:
     """What the file was really held against: parts of a module may be compared with the run or with the whole file."""
+    if check.ok and any(comparison.difference.too_small for comparison in check.outputs):
+        return f"too small to tell: no larger than rounding errors of what it is computed from ({check.reference})"
     if check.ok and not check.whole:
         held = some_of(sorted({_against(comparison.against) for comparison in check.outputs}))
         return f"equals {held} (largest difference {check.max_abs:.1e}; {check.reference})"
@@ -146,7 +148,8 @@ def _verdict(check: files.ExtractionCheck) -> str:
     if check.lost and all(comparison.difference.agrees for comparison in check.outputs):
         lost = counted(check.lost, "tensor")
         return f"not as the module of {check.reference}: {lost} that it returned the whole file makes elsewhere"
-    limit = f"allowed: {check.tolerance:g} + {check.tolerance:g} × (element + tensor's root mean square)"
+    absolute = f"{check.tolerance:g} + " if check.chosen else ""
+    limit = f"allowed: {absolute}{check.tolerance:g} × (element + tensor's root mean square)"
     return f"not as the module of {check.reference}: largest difference {check.max_abs:.1e} ({limit})"
 
 
