@@ -161,8 +161,8 @@ class ExportRun:
         for frozen in checker.find_frozen(dynamic_axes_of(model.proto, request.axes)):
             if not frozen.refused or self.options.dynamic:
                 return replace(check, ok=False, message=frozen.message), tuple(remarks)
-            remarks.append(frozen.message)
-        return check, tuple(dict.fromkeys([*remarks, *checker.undecided]))
+            remarks = remarks or [frozen.message]  # one size that is refused is as good as many
+        return check, (*remarks, *checker.undecided)
 
     def _check_others(self, checker: OutputChecker, check: OutputCheck) -> OutputCheck:
         """At the other sizes that came with the model: a file that generates is run at many."""

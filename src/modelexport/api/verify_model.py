@@ -116,8 +116,8 @@ def _find_frozen(
         for frozen in checker.find_frozen(dynamic_axes_of(file.proto, runs.prepared.axes), runs.path):
             if not frozen.refused:
                 return (frozen.message,), tuple(notes)
-            notes.append(frozen.message)
-    return (), tuple(dict.fromkeys([*notes, *checker.undecided]))
+            notes = notes or [frozen.message]  # one size that is refused is as good as many
+    return (), (*notes, *checker.undecided)
 
 
 @contextmanager

@@ -134,13 +134,8 @@ def _against(word: str) -> str:
 
 def _verdict(check: files.ExtractionCheck) -> str:
     """What the file was really held against: parts of a module may be compared with the run or with the whole file."""
-    if check.ok and any(comparison.difference.too_small for comparison in check.outputs):
-        return f"too small to tell: no larger than rounding errors of what it is computed from ({check.reference})"
-    if check.ok and not check.whole:
-        held = some_of(sorted({_against(comparison.against) for comparison in check.outputs}))
-        return f"equals {held} (largest difference {check.max_abs:.1e}; {check.reference})"
     if check.ok:
-        return f"equals the module of {check.reference} (largest difference {check.max_abs:.1e})"
+        return _agreement(check)
     if not check.outputs:
         return f"not as the module of {check.reference}: what that was given does not fit what the file takes"
     if check.whole and not any(comparison.against == files.RETURNED for comparison in check.outputs):
@@ -151,6 +146,15 @@ def _verdict(check: files.ExtractionCheck) -> str:
     absolute = f"{check.tolerance:g} + " if check.chosen else ""
     limit = f"allowed: {absolute}{check.tolerance:g} × (element + tensor's root mean square)"
     return f"not as the module of {check.reference}: largest difference {check.max_abs:.1e} ({limit})"
+
+
+def _agreement(check: files.ExtractionCheck) -> str:
+    if any(comparison.difference.too_small for comparison in check.outputs):
+        return f"too small to tell: no larger than rounding errors of what it is computed from ({check.reference})"
+    if check.whole:
+        return f"equals the module of {check.reference} (largest difference {check.max_abs:.1e})"
+    held = some_of(sorted({_against(comparison.against) for comparison in check.outputs}))
+    return f"equals {held} (largest difference {check.max_abs:.1e}; {check.reference})"
 
 
 _OUTSIDE = "constants that are shared or differ, or what others need before it is done"
