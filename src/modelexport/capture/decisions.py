@@ -196,14 +196,14 @@ class PathRecorder(TorchFunctionMode):
         source = None if self._margins is None else self._margins.surrogate(tensor)
         return _watch_list(result, source)
 
-    def compare_number(self, number: _Watched, other: object, answer: bool, sign: float) -> None:
-        """A number that came from a tensor was compared in Python: `sign × (number - other)` is positive if true."""
+    def compare_number(self, number: _Watched, other: object, answer: bool, margin_of: Callable[[Any], Any]) -> None:
+        """A number that came from a tensor was compared in Python; the margin is that of `number - other`."""
         source = number.source
         if source is None or self._margins is None:
             self.note(BOOL, answer)
             return
         with torch.enable_grad():
-            margin = sign * (source - _source_of(other))
+            margin = margin_of(source - _source_of(other))
         self.note(BOOL, answer, -margin if answer else margin)
 
 
@@ -284,8 +284,13 @@ for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__
     setattr(WatchedSize, _name, _computed(_name))
 
 
-# The sign of `number - other` that makes a comparison true.
-_SIGNS = {"__lt__": -1.0, "__le__": -1.0, "__gt__": 1.0, "__ge__": 1.0}
+# What is positive, or nearest to it, where a comparison of a number is true.
+_MARGINS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("__gt__", "__ge__"), lambda apart: apart),
+    **dict.fromkeys(("__lt__", "__le__"), lambda apart: -apart),
+    "__eq__": lambda apart: -abs(apart),
+    "__ne__": abs,
+}
 _ARITHMETIC = ("add", "sub", "mul", "truediv")
 
 
@@ -329,13 +334,13 @@ def _watch_list(numbers: Any, source: torch.Tensor | None) -> Any:
 
 
 def _compared_number(base: type, name: str) -> Callable[[Any, object], bool]:
-    compare, sign = getattr(base, name), _SIGNS[name]
+    compare, margin = getattr(base, name), _MARGINS[name]
 
     def answer(self: _Watched, other: object) -> bool:
         result: bool = compare(self, other)
         recorder = PathRecorder.active
         if recorder is not None and isinstance(other, int | float) and result is not NotImplemented:
-            recorder.compare_number(self, other, result, sign)
+            recorder.compare_number(self, other, result, margin)
         return result
 
     return answer
@@ -354,7 +359,7 @@ def _computed_number(base: type, name: str) -> Callable[[Any, object], Any]:
 
 
 for _class, _base in ((WatchedNumber, float), (WatchedCount, int)):
-    for _name in _SIGNS:
+    for _name in _MARGINS:
         setattr(_class, _name, _compared_number(_base, _name))
     for _name in _ARITHMETIC:
         setattr(_class, f"__{_name}__", _computed_number(_base, _name))
