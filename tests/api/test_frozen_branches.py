@@ -42,12 +42,8 @@ class SameOnBothPaths(nn.Module):
 class Rest(nn.Module):
     """What two ways of one computation leave: rounding, and nothing else."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(64, 64, bias=False)
-
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(x) / 3 - self.fc(x / 3)
+        return nn.functional.gelu(x) - x * 0.5 * (1 + torch.erf(x / 2**0.5))
 
 
 class TinyWeights(nn.Module):
@@ -111,8 +107,7 @@ def test_small_outputs_that_are_right_are_called_so(tmp_path: Path) -> None:
 
 
 def test_outputs_that_are_rounding_are_too_small_to_tell(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model, inputs = Rest(), {"x": torch.randn(4, 64)}
+    model, inputs = Rest(), {"x": torch.randn(4, 64, generator=torch.Generator().manual_seed(0))}
     result = exported(model, tmp_path / "a.onnx", inputs)
     assert result.check is not None
     assert (result.check.ok, result.check.too_small) == (True, ("output",))

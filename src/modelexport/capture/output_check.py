@@ -56,7 +56,7 @@ def runtime_installed() -> bool:
 class FrozenPart:
     """Where a file follows its sample: what goes wrong with other inputs.
 
-    refused  ONNX Runtime does not run the file on them: nobody gets wrong numbers
+    refused  only sizes, which ONNX Runtime does not run the file at: nobody gets wrong numbers
     """
 
     message: str
@@ -117,7 +117,8 @@ class OutputChecker:
                 message = f"the file is right only for {what}: {part.message}{where}"
                 yield FrozenPart(message, part.refused and of_size)
         self.undecided = tuple(f"{decision}, and no input was found that changes it" for decision in search.unmoved)
-        yield from self._compare_with_model(self._run.arguments.negate_or_mask(), _LIKE_SAMPLE)
+        for part in self._compare_with_model(self._run.arguments.negate_or_mask(), _LIKE_SAMPLE):
+            yield replace(part, refused=False)
 
     def differ(self, tensors: _Tensors) -> str:
         """How the file differs from the model on these inputs; empty if it does not."""
