@@ -173,6 +173,15 @@ MEASURES = (
         frozenset(),
     ),
     Measure(
+        "branches",
+        "networks that branch on their inputs: whether export and verify notice, and false alarms on the corpus",
+        "networks of measure/branches, rows of measure/corpus/models.toml",
+        "docs/measured/branches.md",
+        "nothing; prints",
+        "measure.branches.branches_run:run_measure",
+        frozenset(),
+    ),
+    Measure(
         "house",
         "size and shape of the package",
         "nothing",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support import building  # noqa: F401 - loads the profile
 
 from modelexport.graph import difference as stage
-from modelexport.graph.difference import adapt_tolerance, describe_tolerance, measure
+from modelexport.graph.difference import adapt_tolerance, describe_tolerance, measure, settle_by_noise
 from modelexport.graph.sample import sample
 from modelexport.record.results.verification import Difference, Tolerance
 
@@ -185,8 +185,50 @@ def test_where_nothing_is_asked_for_the_last_bits_may_differ() -> None:
     assert measure(array, array * np.float32(1 + 5e-5), Tolerance()).agrees
     assert not measure(array, array * np.float32(1 + 1e-3), Tolerance()).agrees
     nothing = np.zeros(1000, np.float32)
-    assert measure(nothing, nothing + np.float32(5e-6), Tolerance()).agrees
+    assert measure(nothing, nothing + np.float32(5e-6), Tolerance()).too_small
     assert not measure(nothing, nothing + np.float32(5e-5), Tolerance()).agrees
+
+
+# small numbers
+
+
+@given(SEEDS, st.integers(-30, 10))
+def test_what_is_equal_but_for_its_last_bits_is_so_at_every_scale(seed: int, power: int) -> None:
+    array = numbers(seed, 200) * np.float32(2.0**power)
+    rounded = array * np.float32(1 + 1e-6)
+    assert measure(array, rounded, Tolerance()).agrees
+    assert not measure(array, rounded, Tolerance()).too_small
+
+
+@pytest.mark.parametrize("scale", [1e-5, 1e-7, 1e-12])
+def test_small_numbers_that_differ_are_too_small_to_tell_until_their_rounding_is_known(scale: float) -> None:
+    array = numbers(0, 200) * np.float32(scale)
+    difference = measure(array, array * np.float32(1.5), Tolerance())
+    assert difference.too_small == difference.agrees == (scale < 1e-6)
+    assert not settle_by_noise(difference, noise=1e-7 * scale).agrees
+    assert settle_by_noise(difference, noise=scale).too_small == (scale < 1e-6)  # never more than 1e-5
+    assert settle_by_noise(difference, noise=scale, limit=math.inf).too_small
+
+
+def test_noise_does_not_excuse_what_is_not_finite_or_was_chosen() -> None:
+    lost = compared([1e-9, 2e-9], [1e-9, math.nan], Tolerance())
+    assert not settle_by_noise(lost, math.inf, limit=math.inf).agrees
+    chosen = compared([1e-9, 2e-9], [1e-9, 3e-9], Tolerance(atol=1e-10))
+    assert (chosen.agrees, chosen.too_small) == (False, False)
+    assert not settle_by_noise(chosen, math.inf, limit=math.inf).agrees
+    allowed = compared([1e-9, 2e-9], [1e-9, 3e-9], Tolerance(atol=1e-5))
+    assert (allowed.agrees, allowed.too_small) == (True, False)
+
+
+def test_integers_are_never_too_small() -> None:
+    assert not measure(np.array([1, 2]), np.array([1, 3]), Tolerance()).too_small
+
+
+def test_one_that_is_too_small_makes_the_worst_of_several_so() -> None:
+    small, equal = compared([0, 0], [0, 1e-7], Tolerance()), compared([1, 2], [1, 2], Tolerance())
+    worst = Difference.worst([small, equal])
+    assert worst is not None
+    assert worst.too_small
 
 
 def test_integers_may_not_differ_unless_it_is_asked_for() -> None:
@@ -321,6 +363,6 @@ def test_the_coarsest_of_several_types_decides() -> None:
 
 def test_tolerances_are_said_with_what_is_decided_for_them() -> None:
     assert describe_tolerance(Tolerance(0, 0.5)) == "0 + 0.5 × (element + root mean square)"
-    assert describe_tolerance(Tolerance(rtol=0.5)).startswith("1e-05 + 0.5")
+    assert describe_tolerance(Tolerance(rtol=0.5)) == "0.5 × (element + root mean square)"
     half = sample(np.empty(0, np.float16))
     assert "0.0195" in describe_tolerance(adapt_tolerance(Tolerance(), half))

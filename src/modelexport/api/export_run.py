@@ -38,7 +38,8 @@ from modelexport.record.signals import OutputCheck, Signals
 
 if TYPE_CHECKING:
     from modelexport.capture.arguments import Exported, ExportRequest
-    from modelexport.capture.export import OutputChecker, PreparedModel, TracedRun
+    from modelexport.capture.export import PreparedModel, TracedRun
+    from modelexport.capture.output_check import OutputChecker
 
 
 @dataclass(frozen=True)
@@ -140,14 +141,14 @@ class ExportRun:
     def _check(
         self, run: TracedRun, model: ModelFile, request: ExportRequest
     ) -> tuple[OutputCheck | None, tuple[str, ...]]:
-        """Run the file beside the model, then at other sizes and values: exporters freeze both without a word.
+        """Run the file beside the model, then at other sizes, branches and values: exporters freeze them silently.
 
-        A frozen size is an error only for those who insisted on dynamic axes; others get a remark.
+        A size that the file refuses is an error only for those who insisted on dynamic axes; others get a remark.
         """
         if not self.options.check:
             unverified = "whether axes are dynamic was not verified: --no-check"
             return None, (unverified,) if self.options.dynamic else ()
-        from modelexport.capture.export import OutputChecker, runtime_installed
+        from modelexport.capture.output_check import OutputChecker, runtime_installed
 
         if not runtime_installed():
             return None, ("outputs not compared with PyTorch: onnxruntime is not installed",)
@@ -159,10 +160,12 @@ class ExportRun:
         # Wrong numbers at the given sizes say nothing new at others.
         if not check.ok or self.prepared.others:
             return self._check_others(checker, check) if check.ok else check, ()
-        frozen = checker.frozen_sizes(dynamic_axes_of(model.proto, request.axes))
-        if frozen and self.options.dynamic:
-            return replace(check, ok=False, message=frozen), ()
-        return check, tuple(remark for remark in (frozen, checker.frozen_values()) if remark)
+        remarks: list[str] = []
+        for frozen in checker.find_frozen(dynamic_axes_of(model.proto, request.axes)):
+            if not frozen.refused or self.options.dynamic:
+                return replace(check, ok=False, message=frozen.message), tuple(remarks)
+            remarks = remarks or [frozen.message]  # one size that is refused is as good as many
+        return check, (*remarks, *checker.undecided)
 
     def _check_others(self, checker: OutputChecker, check: OutputCheck) -> OutputCheck:
         """At the other sizes that came with the model: a file that generates is run at many."""

@@ -22,7 +22,7 @@ import onnx
 
 from modelexport.api.environment import Clock, need_torch
 from modelexport.api.options import VerifyOptions
-from modelexport.api.verify_model import ModelRuns, watch_run
+from modelexport.api.verify_model import ModelRuns, RunNoise, measure_noise, watch_run
 from modelexport.errors import RuntimeFailed
 from modelexport.graph.difference import adapt_tolerance, measure
 from modelexport.graph.file.reading import open_model
@@ -87,6 +87,7 @@ def compare_part(
         missing=len(outputs.missing),
         lost=outputs.lost(results),
         whole=outputs.whole,
+        chosen=tolerance is not None,
     )
 
 
@@ -115,7 +116,8 @@ def run_reference(
         see(name, array)
     with clock.step("file"):
         PiecewiseRun(opened, wanted, often=False).run(feed, see)
-    return ExtractionReference(runs.prepared.source, watched, spool, values, again)
+    rounding = measure_noise(runs.first, watched, spool, source.seed)
+    return ExtractionReference(runs.prepared.source, watched, spool, values, again, rounding)
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ class ExtractionReference:
     spool: TensorSpill
     values: Mapping[str, np.ndarray]
     again: Callable[[See], None]
+    rounding: RunNoise
 
     def given(self, calls: Iterable[ModuleCall]) -> list[int]:
         return self._numbers(calls, inputs=True)
@@ -315,11 +318,12 @@ class _Outputs:
         return returned.size == seen.size and (returned.kind == seen.kind or "other" in (returned.kind, seen.kind))
 
     def _measured(self, number: int, array: np.ndarray) -> Difference:
-        return self._apart(self._reference.spool.get(number).reshape(array.shape), array)
+        difference = self._apart(self._reference.spool.get(number).reshape(array.shape), array)
+        return self._reference.rounding.settle(number, difference)
 
     def _apart(self, reference: np.ndarray, array: np.ndarray) -> Difference:
         # Numbers of few bits cannot be closer than their grain; who chose a tolerance means that one all the same.
-        tolerance = Tolerance(self._usual, self._usual if self._chosen else None)
+        tolerance = Tolerance(self._usual, self._usual) if self._chosen else Tolerance()
         tolerance = adapt_tolerance(tolerance, sample(reference), sample(array))
         self.coarsest = max(self.coarsest, tolerance.rtol or 0.0)
         return measure(reference, array, tolerance)

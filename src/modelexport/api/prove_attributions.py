@@ -119,10 +119,11 @@ def _run_both(
     file: TaggedFile, run: TracedRun, arguments: CallArguments, wanted: Collection[str], *, seed: int, traced: bool
 ) -> SeenRun:
     from modelexport.capture.eager import watch_run
-    from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, quiet
+    from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe
     from modelexport.capture.onnxruntime.bodies import BodyRuns
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
     from modelexport.capture.onnxruntime.session import bind_inputs
+    from modelexport.capture.silence import quiet
 
     with EXPORT_LOCK, quiet(), exportable_moe(run.model), run.entered():
         watched = watch_run(run.model, arguments, None, seed + 1, traced=traced)

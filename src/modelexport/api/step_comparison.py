@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modelexport.api.value_comparison import RunComparison, SampleComparison, compare_stored_outputs
+from modelexport.api.verify_model import RunNoise
 from modelexport.errors import RuntimeFailed
 from modelexport.graph.difference import adapt_tolerance, measure
 from modelexport.graph.file.tagged_file import TaggedFile
@@ -66,11 +67,14 @@ class StepComparer:
         component = self._components[run.component]
         with TensorSpill() as spool:
             watched = self._watch(component.entry, call, spool)
+            rounding = RunNoise(
+                self._model, lambda scratch: self._watch(component.entry, call, scratch), watched, spool
+            )
             given = {name: self._measure(_array(call.inputs[name]), run.feed[name]) for name in run.handed}
-            outputs = dict(self._compare_outputs(run, call, watched, spool))
+            outputs = dict(self._compare_outputs(run, call, watched, rounding))
             finding = None
             if all(difference.agrees for difference in given.values()):
-                finding = self._compare_modules(component, run, watched, spool)
+                finding = self._compare_modules(component, run, watched, rounding)
         blame = _Blame(component, run, watched.run)
         return StepCheck(
             step=step,
@@ -99,26 +103,27 @@ class StepComparer:
             return watch_run(self._model, CallArguments(dict(call.inputs)), spool)
 
     def _compare_modules(
-        self, component: ComparedFile, run: ChainRun, watched: WatchedRun, spool: TensorSpill
+        self, component: ComparedFile, run: ChainRun, watched: WatchedRun, rounding: RunNoise
     ) -> SampleComparison:
         calls = tuple(_floats_of(item, watched.samples) for item in watched.run.calls)
-        reference = ReferenceRun(calls, dict(enumerate(watched.samples)), spool.__contains__, spool.get)
+        spool, samples = rounding.spool, dict(enumerate(watched.samples))
+        reference = ReferenceRun(calls, samples, spool.__contains__, spool.get, rounding.settle)
         observer = RunComparison(component.file, reference, watched.run.outputs, self._tolerance)
         self._pieces[component.name].run(dict(run.feed), observer.see)
         compare_stored_outputs(component.file, observer)
         return observer.finding(calls)
 
     def _compare_outputs(
-        self, run: ChainRun, call: EntryCall, watched: WatchedRun, spool: TensorSpill
+        self, run: ChainRun, call: EntryCall, watched: WatchedRun, rounding: RunNoise
     ) -> Iterator[tuple[str, Difference]]:
-        axes = self._token_axes
+        axes, spool = self._token_axes, rounding.spool
         mask = None if call.mask is None else _array(call.mask)
         for name, number in watched.run.outputs.items():
             if name in run.outputs and number in spool:
                 expected, got = spool.get(number), run.outputs[name]
                 if expected.shape == got.shape and mask is not None and name in axes:
                     expected, got = (_without_padding(array, mask, axes[name]) for array in (expected, got))
-                yield name, self._measure(expected, got, watched.samples[number])
+                yield name, rounding.settle(number, self._measure(expected, got, watched.samples[number]))
 
     def _measure(self, expected: np.ndarray, got: np.ndarray, *samples: Sample) -> Difference:
         """

@@ -59,7 +59,7 @@ class RunComparison:
         self.see_output(name, array)
 
     def see_inside(self, name: str, number: int, array: np.ndarray) -> None:
-        """Called for each value of a body, with the number of the round; not compared, because it may be one of many."""
+        """Called for each value of a body, with the number of the round; not compared: it may be one of many."""
         self._sampler.take(name, array, number)
 
     def see_output(self, name: str, array: np.ndarray) -> None:
@@ -73,6 +73,8 @@ class RunComparison:
     def finding(self, calls: Sequence[CallTensors]) -> SampleComparison:
         """What the run showed, once it is over; `calls` are those of the reference."""
         graph, provenance, numbers = self._file.graph, self._file.provenance, self._numbers
+        for label, difference in self._returned.items():
+            self._returned[label] = self._reference.settle(self._outputs[label], difference)
         numbers.finish(outputs_differ=not all(difference.agrees for difference in self._returned.values()))
         compared = compare_calls(calls, numbers)
         paired = {label for labels in self._labels.values() for label in labels}

@@ -6,22 +6,30 @@ witness shares no code with the strategies that it judges (decision 0009).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from modelexport.api.environment import Clock, need_torch
 from modelexport.api.options import VerifyOptions
 from modelexport.api.prepare_file import fit_dtype, prepare_for_file
 from modelexport.api.prove_attributions import prove_attributions
-from modelexport.api.value_comparison import RunComparison, SampleComparison, compare_stored_outputs, optimize_for_run
+from modelexport.api.value_comparison import (
+    RunComparison,
+    SampleComparison,
+    compare_stored_outputs,
+    optimize_for_run,
+    pair_outputs,
+)
 from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RuntimeFailed, some_of
-from modelexport.graph.difference import measure
+from modelexport.graph.difference import measure, settle_by_noise
 from modelexport.graph.file.reading import initializer_arrays
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.operators import random_nodes
 from modelexport.graph.related import module_overlap
+from modelexport.graph.types import dynamic_axes_of
 from modelexport.record.hierarchy import ROOT, Hierarchy
 from modelexport.record.results.verification import (
     AttributionProof,
@@ -75,7 +83,8 @@ def verify_against_model(
                 with clock.step("model"):
                     watched = watch_run(run, spool, options.source.seed)
                 with clock.step("file"):
-                    finding = _compare_run(judged, pieces, run.arguments, watched, spool, options.tolerance)
+                    rounding = measure_noise(run, watched, spool, options.source.seed)
+                    finding = _compare_run(judged, pieces, run.arguments, watched, rounding, options.tolerance)
             # One run proves as much as many: a value either is the one that the module made, or it is not.
             if options.proof and proof is None:
                 with clock.step("proof"):
@@ -86,7 +95,34 @@ def verify_against_model(
                     proof = prove_attributions(judged, seen, run, trouble=trouble, seed=options.source.seed)
             findings.append(replace(finding, seen={}))  # that was for the proof, and there may be many inputs
     verification = summarize_samples(file, runs.prepared.source, findings, options, clock)
-    return replace(verification, parameters=parameters, proof=proof, notes=(*runs.notes, *verification.notes))
+    verification = replace(verification, parameters=parameters, proof=proof)
+    frozen, notes = _find_frozen(file, runs, verification, clock)
+    return replace(verification, frozen=frozen, notes=(*runs.notes, *verification.notes, *notes))
+
+
+def _find_frozen(
+    file: TaggedFile, runs: ModelRuns, verification: Verification, clock: Clock
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Where the file is right only for inputs like the samples, and notes; where it is wrong, no more is to be learnt.
+
+    A file of few bits that is right within decibels has no right numbers on inputs that nobody chose.
+    """
+    from modelexport.capture.output_check import OutputChecker
+
+    wrong = not verification.numbers_agree or (
+        verification.parameters is not None and verification.parameters.differing
+    )
+    if wrong or verification.tolerance.min_sqnr is not None or runs.prepared.entry is not None:
+        return (), ()
+    names = dict(pair_outputs(file.graph.outputs, runs.first.outputs))
+    checker = OutputChecker(file.path, runs.first, verification.tolerance, file.proto, names)
+    notes: list[str] = []
+    with clock.step("branches"):
+        for frozen in checker.find_frozen(dynamic_axes_of(file.proto, runs.prepared.axes), runs.path):
+            if not frozen.refused:
+                return (frozen.message,), tuple(notes)
+            notes = notes or [frozen.message]  # one size that is refused is as good as many
+    return (), (*notes, *checker.undecided)
 
 
 @contextmanager
@@ -107,6 +143,7 @@ class ModelRuns:
 
     prepared  the model on the device and in the type that were asked for, with its first inputs
     first     the run on these; weights are compared by it before the others are made
+    path      the way that it took: where a tensor became a Python value
     """
 
     def __init__(
@@ -117,12 +154,13 @@ class ModelRuns:
         first, *self._more = self._source.samples if prepared is None else (None,)
         self.prepared = prepared or prepare_for_file(file, replace(self._source, inputs=first), clock)
         self.overlap_notes = overlap_notes(file, self.prepared.module, self.prepared.source)
-        with clock.step("trace"):
+        from modelexport.capture.decisions import PathRecorder
+
+        with clock.step("trace"), PathRecorder(self.prepared.module) as recorder:
             self.first = self._traced(self.prepared)
+        self.path = recorder.path
 
     def all(self) -> Iterator[TracedRun]:
-        from modelexport.capture.arguments import resample_inputs
-
         yield self.first
         for inputs in self._more:
             again = replace(self._source.with_module(self.prepared.module), inputs=inputs)
@@ -130,11 +168,22 @@ class ModelRuns:
         for number in range(1 + len(self._more), self._options.samples):
             seed = self._source.seed + number
             if self.prepared.entry is None:
-                yield self._trace(replace(self.prepared, inputs=resample_inputs(self.first.arguments, seed)))
+                yield self._trace_varied(number, seed)
             else:
                 # A cache of random numbers is none: other tokens are generated.
                 again = replace(self._source.with_module(self.prepared.module), seed=seed)
                 yield self._trace(prepare_for_file(self._file, again, self._clock))
+
+    def _trace_varied(self, number: int, seed: int) -> TracedRun:
+        """Inputs of another sign, scale, sparsity or padding; drawn like the first where the model refuses them."""
+        from modelexport.capture.arguments import resample_inputs
+        from modelexport.capture.variations import vary_sample
+
+        drawn = resample_inputs(self.first.arguments, seed)
+        with suppress(InputError):
+            varied = drawn.with_tensors(vary_sample(drawn.tensors, number, seed))
+            return self._trace(replace(self.prepared, inputs=varied))
+        return self._trace(replace(self.prepared, inputs=drawn))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -247,6 +296,53 @@ def _watch(run: TracedRun, spool: TensorSpill, seed: int) -> WatchedRun:
         return watch_run(run.model, run.arguments, spool, seed)
 
 
+def measure_noise(run: TracedRun, watched: WatchedRun, spool: TensorSpill, seed: int) -> RunNoise:
+    """What `watch_run` saw, and how much of it is rounding."""
+    return RunNoise(run.model, lambda scratch: _watch(run, scratch, seed + 1), watched, spool)
+
+
+class RunNoise:
+    """How much of the values of a run is rounding, by a second run with other last bits (`capture/rounding.py`).
+
+    It is made when the first value is asked for, which is hardly ever.
+
+    watch    makes the run again, and keeps its values
+    watched  the run itself, and `spool` its values
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        watch: Callable[[TensorSpill], WatchedRun],
+        watched: WatchedRun,
+        spool: TensorSpill,
+    ) -> None:
+        self._model, self._watch, self._watched, self.spool = model, watch, watched, spool
+
+    def of(self, number: int) -> float | None:
+        """None for a run that takes another way when last bits change: its values have other numbers."""
+        return None if self._noise is None else self._noise.get(number)
+
+    def settle(self, number: int, difference: Difference) -> Difference:
+        noise = self.of(number) if difference.too_small else None
+        return difference if noise is None else settle_by_noise(difference, noise)
+
+    @cached_property
+    def _noise(self) -> dict[int, float] | None:
+        from modelexport.capture.eager import TensorSpill as Scratch
+        from modelexport.capture.rounding import RoundedDifferently, largest_array_change
+
+        with Scratch() as scratch, RoundedDifferently(self._model):
+            try:
+                again = self._watch(scratch)
+            except InputError:
+                return None
+            if [op.name for op in again.run.ops] != [op.name for op in self._watched.run.ops]:
+                return None
+            numbers = (number for number in range(len(again.samples)) if number in scratch and number in self.spool)
+            return {number: largest_array_change(self.spool.get(number), scratch.get(number)) for number in numbers}
+
+
 def _repeats(run: TracedRun, watched: WatchedRun, spool: TensorSpill) -> bool:
     """Whether two runs return the same, within rounding: kernels on several threads may add in another order."""
     from modelexport.capture.arguments import to_array
@@ -261,13 +357,14 @@ def _compare_run(
     pieces: PiecewiseRun,
     arguments: CallArguments,
     watched: WatchedRun,
-    spool: TensorSpill,
+    rounding: RunNoise,
     tolerance: Tolerance,
 ) -> SampleComparison:
     from modelexport.capture.onnxruntime.bodies import BodyRuns
     from modelexport.capture.onnxruntime.session import bind_inputs
 
-    reference = ReferenceRun(watched.run.calls, dict(enumerate(watched.samples)), spool.__contains__, spool.get)
+    spool, samples = rounding.spool, dict(enumerate(watched.samples))
+    reference = ReferenceRun(watched.run.calls, samples, spool.__contains__, spool.get, rounding.settle)
     observer = RunComparison(opened, reference, watched.run.outputs, tolerance)
     bodies = BodyRuns(opened, observer.see_inside)
     pieces.run(bind_inputs(opened.proto, arguments.arrays), observer.see, bodies.visit)

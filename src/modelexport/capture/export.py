@@ -4,7 +4,7 @@
     trace_model(model, inputs) one run with forward hooks          -> TracedRun: hierarchy, outputs, their names
     export_traced(run, "dynamo", request)                          -> Exported: the file, its scopes, notes
     probe_operators(run, …)    a second run, operators recorded    -> ProbedRun, for strategies that judge by a run
-    OutputChecker(path, run)   the written file in ONNX Runtime    -> OutputCheck
+    OutputChecker(path, run)   output_check.py: the written file   -> OutputCheck
 
 A new exporter is a module beside dynamo.py, transformers_exporter.py and torchscript.py with one function
 `export_NAME(model, arguments, request) -> Exported`; `export_traced` chooses between them by name, and the command
@@ -16,18 +16,12 @@ torch.onnx: https://docs.pytorch.org/docs/stable/onnx_export.html
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import onnx
 import torch
 from torch.utils import _pytree as pytree
 
@@ -37,31 +31,24 @@ from modelexport.capture.arguments import (
     ExportRequest,
     bind_arguments,
     output_tensors,
-    to_array,
 )
 from modelexport.capture.dynamo import export_dynamo
 from modelexport.capture.entry_point import EntryPoint, entered
-from modelexport.capture.hierarchy import run_model, trace_run
+from modelexport.capture.hierarchy import trace_run
 from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest, dynamic_axes, parse_input_spec
-from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, isolate_model, root_cause
+from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, isolate_model
 from modelexport.capture.loading.dtypes import convert_inputs
 from modelexport.capture.loading.models import adopt_module, load_model
 from modelexport.capture.loading.third_party import LoadedModel
-from modelexport.capture.onnxruntime.session import open_session, run_session
 from modelexport.capture.silence import quiet
 from modelexport.capture.torchscript import export_torchscript, export_unfolded
 from modelexport.capture.transformers_exporter import export_transformers
-from modelexport.errors import InputError, ModelUnloadable, RuntimeFailed
-from modelexport.graph.difference import adapt_tolerance, describe_tolerance, measure
+from modelexport.errors import InputError, ModelUnloadable
 from modelexport.graph.index import Graph
-from modelexport.graph.missing_types import USE_FLOAT32, explain_missing_type
-from modelexport.graph.sample import sample
-from modelexport.graph.types import float_types
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.model_source import ModelSource
-from modelexport.record.results.verification import Difference, Tolerance
-from modelexport.record.signals import OutputCheck, Trace
+from modelexport.record.signals import Trace
 
 _PLAIN = (torch.Tensor, int, float, bool, str, complex, type(None))
 
@@ -254,108 +241,3 @@ def bind_inputs(loaded: LoadedModel, source: ModelSource) -> PreparedModel:
     made = make_inputs(loaded.module, loaded.processing, request)
     arguments = bind_arguments(loaded.module, made.values)
     return PreparedModel(loaded.module, arguments, made.axes, loaded.source, (*loaded.notes, *made.notes))
-
-
-# ONNX Runtime's messages go on with paths and operators of its own.
-_LONGEST = 300
-
-
-def runtime_installed() -> bool:
-    return importlib.util.find_spec("onnxruntime") is not None
-
-
-class OutputChecker:
-    """Output check: one written file, run in ONNX Runtime, against the model that it came from.
-
-    How far apart elements may be is decided as for `verify` (`graph/difference.py`), by the coarsest type in the file:
-    what a model returns in float32 it may have computed in float16.
-    """
-
-    def __init__(self, path: Path, run: TracedRun, tolerance: Tolerance, proto: onnx.ModelProto) -> None:
-        self._path, self._run, self._proto = path, run, proto
-        empty = [np.empty(0, onnx.helper.tensor_dtype_to_np_dtype(kind)) for kind in float_types(proto)]
-        self._tolerance = adapt_tolerance(tolerance, *map(sample, empty))
-
-    def check(self) -> OutputCheck:
-        """On the inputs that the model was exported with. RuntimeFailed where ONNX Runtime has not the file's types."""
-        tensors = self._run.arguments.tensors
-        if any(tensor.dtype is torch.bfloat16 for tensor in tensors.values()):
-            raise RuntimeFailed("ONNX Runtime cannot be given bfloat16 from Python", USE_FLOAT32)
-        return self._compare(tensors, self._run.outputs)
-
-    # An exporter that traces takes decisions from the sample, once and for all. Other inputs show it.
-
-    def frozen_sizes(self, axes: Mapping[str, Mapping[int, str]]) -> str:
-        """What goes wrong when every dynamic axis is one longer; empty if nothing does.
-
-        A shape that was computed in Python (`x.view(2, 8, 64)`) is a constant of the file, however its axes are named.
-        """
-        tensors = self._run.arguments.tensors
-        names = ", ".join(sorted({axis for by_axis in axes.values() for axis in by_axis.values()}))
-        longer = {name: _lengthen(tensor, axes.get(name, {})) for name, tensor in tensors.items()} if axes else {}
-        return self._remark(longer, f"the sizes it was traced with ({names})")
-
-    def frozen_values(self) -> str:
-        """What goes wrong with other values; empty if nothing does: `if x.sum() > 0` took one branch in the trace."""
-        return self._remark(self._run.arguments.negate_or_mask(), "inputs like the sample")
-
-    def differ(self, tensors: Mapping[str, torch.Tensor]) -> str:
-        """How the file differs from the model on these inputs; empty if it does not."""
-        sizes = ", ".join(f"{name} {'x'.join(map(str, tensor.shape))}" for name, tensor in tensors.items())
-        return self._remark(tensors, f"the sizes it was traced with, not for {sizes}")
-
-    def _remark(self, tensors: Mapping[str, torch.Tensor], what: str) -> str:
-        if not tensors:
-            return ""
-        try:
-            with quiet():
-                outputs = run_model(self._run.model, self._run.arguments.with_tensors(tensors))
-        except InputError:
-            return ""
-        check = self._compare(tensors, output_tensors(outputs))
-        return "" if check.ok else f"the file is right only for {what}: {check.message}"
-
-    def _compare(self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> OutputCheck:
-        try:
-            actual = run_session(self._session, {name: to_array(tensor) for name, tensor in inputs.items()})
-        except Exception as error:
-            if missing := explain_missing_type(error, self._proto):
-                raise RuntimeFailed(missing, USE_FLOAT32) from error
-            return _failed_check(f"ONNX Runtime cannot run the file: {root_cause(error, 1)[:_LONGEST]}")
-        if len(actual) != len(outputs):
-            return _failed_check(f"the file returns {len(actual)} outputs, PyTorch {len(outputs)}")
-        return self._judge(actual, {name: to_array(tensor) for name, tensor in outputs.items()})
-
-    def _judge(self, actual: list[np.ndarray], expected: Mapping[str, np.ndarray]) -> OutputCheck:
-        worst_abs = worst_rel = 0.0
-        wrong: list[str] = []
-        for (name, want), got in zip(expected.items(), actual, strict=True):
-            if got.shape != want.shape:
-                return _failed_check(f"{name} has shape {got.shape}, PyTorch {want.shape}")
-            difference = measure(want, got, self._tolerance)
-            # Something that is finite in one of them only is infinitely far away.
-            apart = (math.inf, math.inf) if difference.unlike else (difference.max_abs, difference.max_rel)
-            worst_abs, worst_rel = max(worst_abs, apart[0]), max(worst_rel, apart[1])
-            if not difference.agrees:
-                wrong.append(f"{name} differs from PyTorch by {self._amount(difference)}")
-        return OutputCheck(not wrong, worst_abs, worst_rel, "; ".join(wrong))
-
-    def _amount(self, difference: Difference) -> str:
-        if difference.unlike:
-            return f"NaN or infinity in {difference.unlike} places"
-        return f"up to {difference.max_abs:.2g} (allowed: {describe_tolerance(self._tolerance)})"
-
-    @cached_property
-    def _session(self) -> Any:
-        return open_session(self._path)
-
-
-def _failed_check(message: str) -> OutputCheck:
-    return OutputCheck(False, float("inf"), float("inf"), message)
-
-
-def _lengthen(tensor: torch.Tensor, axes: Mapping[int, str]) -> torch.Tensor:
-    for axis in axes:
-        size = tensor.shape[axis]
-        tensor = tensor.index_select(axis, torch.arange(size + 1, device=tensor.device) % size)
-    return tensor

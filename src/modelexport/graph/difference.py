@@ -1,11 +1,14 @@
 """Difference of two tensors: how far they are apart, and whether that is more than their types explain.
 
-    reference  float32 [1.0, 2.0]    got  float32 [1.0, 2.001]    differ: 0.001 is more than 1e-5 + 1e-4 × (2 + rms)
+    reference  float32 [1.0, 2.0]    got  float32 [1.0, 2.001]    differ: 0.001 is more than 1e-4 × (2 + rms)
     reference  float16 [1.0, 2.0]    got  float16 [1.0, 2.001]    agree: float16 has three digits
+    reference  float32 [1e-9, 2e-9]  got  float32 [1e-9, 3e-9]    too small to tell, until their rounding is known
 
 Tolerances are decided here, for `export` and `verify` alike: `adapt_tolerance` makes them follow the type, `measure`
-applies them. `measure` works in slices, so that neither tensor is ever copied as a whole. SQNR is the ratio
-of signal to noise power in decibels, the signal being the mean power of both: it is the same in both directions.
+applies them. Numbers may be the rest of larger ones that cancelled, so up to 1e-5 nothing is called different by the
+numbers alone. Such a difference is too small to tell (`Difference.too_small`), until `settle_by_noise` is told by how
+much rounding changes them. `measure` works in slices, so that neither tensor is ever copied as a whole. SQNR is the
+ratio of signal to noise power in decibels, the signal being the mean power of both: it is the same in both directions.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ _SLICE = 1 << 16
 # A hundred times what the same arithmetic in another order was seen to change in float32: of numbers about one, which
 # may cancel out and leave nothing but that, and of a tensor's usual size.
 _ATOL, _RTOL = 1e-5, 1e-4
+# Two correct programs differ by a few times what other last bits change in one of them.
+_NOISE = 10.0
 # What tools write for an infinity: the largest float16, or what converters to float16 take by default
 # (`max_finite_val` in https://github.com/microsoft/onnxconverter-common/blob/master/onnxconverter_common/float16.py).
 _STAND_INS = (1e4, 65504.0)
@@ -41,9 +46,20 @@ def adapt_tolerance(tolerance: Tolerance, *samples: Sample) -> Tolerance:
 
 
 def describe_tolerance(tolerance: Tolerance) -> str:
-    """What an element may differ by: `1e-05 + 0.0001 × (element + root mean square)`."""
-    atol, rtol = _bounds(tolerance)
-    return f"{atol:g} + {rtol:g} × (element + root mean square)"
+    """What an element may differ by: `0.0001 × (element + root mean square)`."""
+    atol, rtol = tolerance.atol, _bounds(tolerance)[1]
+    absolute = "" if atol is None else f"{atol:g} + "
+    return f"{absolute}{rtol:g} × (element + root mean square)"
+
+
+def settle_by_noise(difference: Difference, noise: float, *, limit: float = _ATOL) -> Difference:
+    """A difference that was too small to tell, once it is known by how much rounding alone changes the numbers.
+
+    limit  what is called different whatever rounding changes
+    """
+    if not difference.excess:
+        return difference
+    return replace(difference, agrees=difference.excess <= min(limit, _NOISE * noise) and not difference.unlike)
 
 
 def _bounds(tolerance: Tolerance) -> tuple[float, float]:
@@ -58,18 +74,21 @@ def measure(reference: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Dif
     """
     usual = _root_mean_square(reference)
     atol, rtol = _bounds(tolerance)
-    sums = _Sums(usual, rtol, atol + rtol * usual)
+    sums = _Sums(usual, rtol, rtol * usual)
     for expected, actual in _slices(reference, got):
         sums.add(expected, actual)
     # What is not finite in one of them only is noise beyond any signal.
     sqnr = -math.inf if sums.unlike else _decibels((sums.reference + sums.got) / 2, sums.noise)
-    fits = sums.within or (tolerance.of_type and _is_rounding(sums.max_rel, sqnr, rtol))
+    surely = sums.excess <= 0 or (tolerance.of_type and _is_rounding(sums.max_rel, sqnr, rtol))
+    fits = surely or sums.excess <= atol
     if tolerance.min_sqnr is not None:
-        fits = sqnr >= tolerance.min_sqnr
+        fits = surely = sqnr >= tolerance.min_sqnr
     if reference.dtype.kind in "iub" and got.dtype.kind in "iub":
-        fits = sums.max_abs <= (tolerance.atol or 0.0)  # an index that is off by one is another index
-    cosine = _cosine(sums)
-    return Difference(sums.max_abs, sums.max_rel, sqnr, cosine, sums.unlike, bool(fits) and not sums.unlike)
+        fits = surely = sums.max_abs <= (tolerance.atol or 0.0)  # an index that is off by one is another index
+    # Who chose a limit has decided what is small.
+    excess = 0.0 if surely or tolerance.atol is not None or tolerance.min_sqnr is not None else sums.excess
+    agrees = bool(fits) and not sums.unlike
+    return Difference(sums.max_abs, sums.max_rel, sqnr, _cosine(sums), sums.unlike, agrees, excess)
 
 
 def _is_rounding(max_rel: float, sqnr: float, grain: float) -> bool:
@@ -83,7 +102,7 @@ class _Sums:
 
     usual   the root mean square of the reference
     slack   what an element may differ by, beyond rtol × itself
-    within  whether no element differs by more
+    excess  by how much an element differs by more; 0 if none does
     """
 
     usual: float
@@ -94,7 +113,7 @@ class _Sums:
     noise: float = 0.0
     max_abs: float = 0.0
     max_rel: float = 0.0
-    within: bool = True
+    excess: float = 0.0
     unlike: int = 0
 
     def add(self, expected: np.ndarray, actual: np.ndarray) -> None:
@@ -120,7 +139,8 @@ class _Sums:
     def _compare_sizes(self, apart: np.ndarray, sizes: np.ndarray, largest: float) -> None:
         """How large differences are beside the elements. `sizes` is written into."""
         if not largest <= self.slack:
-            self.within &= bool((apart - self.rtol * sizes).max() <= self.slack)
+            beyond = float((apart - self.rtol * sizes).max()) - self.slack
+            self.excess = max(self.excess, math.inf if math.isnan(beyond) else beyond)
         if largest <= self.max_rel * self.usual:
             return  # not even beside a zero would it be the largest
         sizes += self.usual

@@ -173,7 +173,11 @@ def dynamic_axes_of(model: onnx.ModelProto, axes: Mapping[str, Mapping[int, str]
     """Those of the axes that the model's inputs really leave open."""
     dims = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
     dynamic = {
-        name: {axis: label for axis, label in wanted.items() if dims[name][axis].HasField("dim_param")}
+        name: {
+            axis: label
+            for axis, label in wanted.items()
+            if axis < len(dims[name]) and dims[name][axis].HasField("dim_param")
+        }
         for name, wanted in axes.items()
         if name in dims
     }

@@ -166,9 +166,13 @@ class EagerRun:
 
 @dataclass(frozen=True, slots=True)
 class OutputCheck:
-    """One run of the written file, compared with PyTorch. `message` says what is wrong where `ok` is False."""
+    """One run of the written file, compared with PyTorch. `message` says what is wrong where `ok` is False.
+
+    too_small  outputs that differ, and are no larger than rounding errors of what they are computed from
+    """
 
     ok: bool
     max_abs_diff: float
     max_rel_diff: float
     message: str = ""
+    too_small: tuple[str, ...] = ()

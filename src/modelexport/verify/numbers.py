@@ -14,7 +14,8 @@ How far apart two tensors are, and how far they may be, is decided by `graph/dif
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -38,14 +39,16 @@ _ROUNDING = 100.0
 class ReferenceRun:
     """The run that is believed: what each call was given and returned, and samples of all values.
 
-    kept  whether the content of a value can be had
-    get   that content
+    kept    whether the content of a value can be had
+    get     that content
+    settle  a difference from a value that is too small to tell by itself, held against the rounding of the value
     """
 
     calls: tuple[CallTensors, ...]
     samples: Mapping[int, Sample]
     kept: Callable[[int], bool]
     get: Callable[[int], np.ndarray]
+    settle: Callable[[int, Difference], Difference] = lambda _number, difference: difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class Pairing:
     certain: bool = True
 
 
+_Key = TypeVar("_Key")
 _Noted = dict[tuple[ModuleCall, int], Pairing]
 _Crossing = Mapping[str, tuple[ModuleCall, ...]]
 
@@ -94,6 +98,14 @@ class ValueComparison:
     def finish(self, *, outputs_differ: bool) -> None:
         """Everything has been seen, and what the model returned was right or wrong."""
         self._outputs_differ = outputs_differ
+        for pairings in (self.right, self.returned, self.given, self.doubtful):
+            self._settle(pairings)
+
+    def _settle(self, pairings: dict[_Key, Pairing]) -> None:
+        for key, pairing in pairings.items():
+            if pairing.difference.too_small:
+                settled = self._reference.settle(pairing.number, pairing.difference)
+                pairings[key] = replace(pairing, difference=settled)
 
     def compare_value(self, value: str, array: np.ndarray, sample: Sample) -> None:
         self.is_coarse |= sample.is_coarse

@@ -26,8 +26,26 @@ from modelexport.record.results.verification import (
 from modelexport.show.data.results import to_csv, to_json
 
 TINY = Difference(0.5, 0.25, 21.0, 0.75, 1, False)
-FINE = {"max_abs": 0.0, "max_rel": 0.0, "sqnr": None, "cosine": 1.0, "unlike": 0, "equal": True, "agrees": True}
-POOR = {"max_abs": 0.5, "max_rel": 0.25, "sqnr": 21.0, "cosine": 0.75, "unlike": 1, "equal": False, "agrees": False}
+FINE = {
+    "max_abs": 0.0,
+    "max_rel": 0.0,
+    "sqnr": None,
+    "cosine": 1.0,
+    "unlike": 0,
+    "equal": True,
+    "agrees": True,
+    "too_small": False,
+}
+POOR = {
+    "max_abs": 0.5,
+    "max_rel": 0.25,
+    "sqnr": 21.0,
+    "cosine": 0.75,
+    "unlike": 1,
+    "equal": False,
+    "agrees": False,
+    "too_small": False,
+}
 
 
 CALL_COLUMNS = (
@@ -120,6 +138,7 @@ def test_json(everything: Verification) -> None:
             "outputs": POOR,
         },
         "not_finite": [{"kind": "NaN", "node": "h3", "modules": [""], "both": False}],
+        "frozen": [],
         "proof": {
             "counts": {"proved": 0, "enclosed": 0, "not provable": 1, "contradicted": 1, "unattributed": 0},
             "faults": {"another module": 1},

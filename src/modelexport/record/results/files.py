@@ -62,6 +62,7 @@ class ExtractionCheck:
     missing   how many tensors the module returned that the file does not
     lost      how many of those the whole file makes, outside of what was cut out: it ends too early
     whole     whole modules were cut out, and not nodes of some
+    chosen    somebody chose the tolerance: it is absolute and relative, and relative alone if not
     """
 
     reference: str
@@ -71,6 +72,7 @@ class ExtractionCheck:
     missing: int = 0
     lost: int = 0
     whole: bool = True
+    chosen: bool = False
 
     @property
     def ok(self) -> bool:

@@ -26,6 +26,7 @@ class Difference:
     max_rel   the largest difference, relative to the element and the tensor's usual size (its root mean square)
     sqnr      signal to noise in decibels; infinite where the tensors are equal
     unlike    elements that are not finite in one of them only, or not in the same way
+    excess    by how much an element differs by more than its size explains; 0 if none does, or a limit was chosen
     """
 
     max_abs: float
@@ -34,6 +35,12 @@ class Difference:
     cosine: float
     unlike: int
     agrees: bool
+    excess: float = 0.0
+
+    @property
+    def too_small(self) -> bool:
+        """Too small to tell: it differs by more than its size explains, and by no more than rounding may."""
+        return self.agrees and self.excess > 0
 
     @property
     def equal(self) -> bool:
@@ -58,6 +65,7 @@ class Difference:
             cosine=min((item.cosine for item in measured), key=lambda cosine: -rank(-cosine)),
             unlike=sum(item.unlike for item in measured),
             agrees=all(item.agrees for item in measured),
+            excess=max(item.excess for item in measured),
         )
 
 
@@ -306,7 +314,8 @@ class AttributionProof:
 class Tolerance:
     """An element may differ by atol + rtol × (its size + the root mean square of its tensor).
 
-    atol, rtol  None: what the coarser of the two tensors' types allows
+    atol        None: nothing, or as much as rounding changes where the numbers are the rest of larger ones
+    rtol        None: what the coarser of the two tensors' types allows
     min_sqnr    if given, this decides in their place
     of_type     `rtol` is what a coarse type allows: single elements may differ by more if all of them together do not
     """
@@ -331,6 +340,7 @@ class Verification:
     deployed    the file was compared as ONNX Runtime runs it, with all optimizations
     parameters  None where two files were compared
     proof       None where two files were compared, or it was not asked for
+    frozen      what the file has of its sample for good: how it is wrong on inputs that are not like it
     """
 
     file: str
@@ -347,6 +357,7 @@ class Verification:
     proof: AttributionProof | None = None
     notes: tuple[str, ...] = ()
     deployed: bool = False
+    frozen: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
@@ -355,10 +366,10 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Something was compared, nothing differs or is missing, and no attribution is contradicted."""
+        """Something was compared, nothing differs, is frozen or missing, and no attribution is contradicted."""
         weights = self.parameters is None or not self.parameters.differing
         tags = self.proof is None or not self.proof.contradicted
-        return bool(self.outputs) and not self.missing and self.numbers_agree and weights and tags
+        return bool(self.outputs) and not self.missing and self.numbers_agree and not self.frozen and weights and tags
 
     def ranked(self) -> tuple[CallNumbers, ...]:
         return tuple(sorted(self.calls, key=lambda item: item.rank))

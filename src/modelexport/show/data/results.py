@@ -128,7 +128,7 @@ _FILE_TABLES: Tables = {
     files.Unmet: fields("asked done"),
     files.PackageExport: fields(_SCHEMA, "folder target=info.target components absent=info.absent"),
     AbsentModule: fields("path class=class_name parameters reason"),
-    OutputCheck: fields("ok max_abs_diff max_rel_diff message"),
+    OutputCheck: fields("ok max_abs_diff max_rel_diff message too_small"),
     files.RelinkResult: fields(
         _SCHEMA,
         "after before related kinship=lineage.overlap files",
@@ -265,7 +265,7 @@ _RUNNING_TABLES: Tables = {
     verification.Verification: fields(
         _SCHEMA,
         "file reference ok numbers_agree samples as_deployed=deployed tolerance parameters calls outputs missing",
-        "skipped divergence not_finite proof notes seconds:3",
+        "skipped divergence not_finite frozen proof notes seconds:3",
     ),
     verification.Tolerance: fields("atol rtol min_sqnr"),
     verification.ParameterCheck: fields("compared differing unknown"),
@@ -273,7 +273,7 @@ _RUNNING_TABLES: Tables = {
     verification.CallNumbers: fields(
         "path=call.path call=call.index class=class_name status reason fused_with inputs outputs lost effect"
     ),
-    verification.Difference: fields("max_abs max_rel sqnr cosine unlike equal agrees"),
+    verification.Difference: fields("max_abs max_rel sqnr cosine unlike equal agrees too_small"),
     verification.Divergence: fields("modules=calls classes=class_names node name inputs outputs"),
     verification.NotFinite: fields("kind node modules=calls both"),
     verification.AttributionProof: fields("counts faults reasons shown_by compute compute_shown nodes"),

@@ -86,6 +86,7 @@ _STYLES = {
     results.Status.FOLLOWS: "yellow",
     results.Status.NOT_COMPARED: "dim",
 }
+_TOO_SMALL = "too small to tell"
 _EFFECT = "effect at outputs"
 _NUMBERS = ("calls", "in dB", "out dB", "lost dB", _EFFECT, "max |Δ|", "SQNR dB", "cosine")
 
@@ -239,6 +240,8 @@ def _status(row: ModuleNumbers) -> Text:
         return plain(f"{text}: {reason}" if reason else text, _STYLES[row.status])
     if row.status is not results.Status.OK and len(row.calls) > 1:
         text = f"{text} at call #{row.worst_call.call.index}"
+    if row.status is results.Status.OK and row.outputs is not None and row.outputs.too_small:
+        return Text(_TOO_SMALL, "yellow")
     if row.outputs is not None and row.outputs.unlike:
         text = f"{text}, NaN or Inf in {counted(row.outputs.unlike, 'element')}"
     return Text(text, _STYLES[row.status])
@@ -269,6 +272,8 @@ def _outputs(outputs: Mapping[str, results.Difference]) -> Iterator[RenderableTy
     outputs_table = table("", "output", "max |Δ|", "SQNR dB", "cosine", "status", right=_NUMBERS)
     for name, difference in outputs.items():
         status = Text("ok", "green") if difference.agrees else Text("differs", "red")
+        if difference.too_small:
+            status = Text(_TOO_SMALL, "yellow")
         outputs_table.add_row(plain(name), *_figures(difference), status)
     yield outputs_table
 
@@ -281,6 +286,8 @@ def _origins(verification: results.Verification) -> Iterator[RenderableType]:
         yield Text(f"the outputs differ, and {no_module}", "red")
     for origin in verification.not_finite:
         yield _not_finite(origin, verification)
+    for message in verification.frozen:
+        yield plain(message, "red")
 
 
 def _divergence(divergence: results.Divergence) -> Iterator[RenderableType]:
@@ -331,6 +338,8 @@ def _verdict(verification: results.Verification) -> Text:
 
 def _left_out(verification: results.Verification) -> Iterator[str]:
     """What nobody could look at: that it agrees is not known."""
+    if small := [name for name, difference in verification.outputs.items() if difference.too_small]:
+        yield f"output {', '.join(small)} is {_TOO_SMALL}: no larger than rounding errors"
     if verification.skipped:
         yield f"output {', '.join(verification.skipped)} could not be compared"
     check, proof = verification.parameters, verification.proof
@@ -349,5 +358,7 @@ def _wrong(verification: results.Verification) -> Iterator[str]:
         yield "weights differ"
     if not verification.numbers_agree:
         yield "numbers differ"
+    if verification.frozen:
+        yield "right only for inputs like the sample"
     if verification.proof is not None and verification.proof.contradicted:
         yield f"{counted(len(verification.proof.contradicted), 'attribution')} contradicted"

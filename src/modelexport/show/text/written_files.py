@@ -49,7 +49,12 @@ def export_lines(result: files.ExportResult, *, verbose: bool = False) -> Iterat
     yield from file_lines(result.files)
     tally = tally_of(result.provenance)
     yield plain(f"{counted(tally.total, 'node')}: {confidences_text(tally)}")
-    if result.check is not None and result.check.ok:
+    if result.check is not None and result.check.too_small and result.check.ok:
+        names = some_of(result.check.too_small)
+        yield plain(
+            f"too small to tell: {names} is no larger than rounding errors of what it is computed from", "yellow"
+        )
+    elif result.check is not None and result.check.ok:
         yield plain(f"outputs equal PyTorch's (largest difference {result.check.max_abs_diff:.1e})", "green")
     elif result.check is not None:
         yield plain(f"not as PyTorch: {result.check.message}", "red")
@@ -136,11 +141,8 @@ def _against(word: str) -> str:
 
 def _verdict(check: files.ExtractionCheck) -> str:
     """What the file was really held against: parts of a module may be compared with the run or with the whole file."""
-    if check.ok and not check.whole:
-        held = some_of(sorted({_against(comparison.against) for comparison in check.outputs}))
-        return f"equals {held} (largest difference {check.max_abs:.1e}; {check.reference})"
     if check.ok:
-        return f"equals the module of {check.reference} (largest difference {check.max_abs:.1e})"
+        return _agreement(check)
     if not check.outputs:
         return f"not as the module of {check.reference}: what that was given does not fit what the file takes"
     if check.whole and not any(comparison.against == files.RETURNED for comparison in check.outputs):
@@ -148,8 +150,18 @@ def _verdict(check: files.ExtractionCheck) -> str:
     if check.lost and all(comparison.difference.agrees for comparison in check.outputs):
         lost = counted(check.lost, "tensor")
         return f"not as the module of {check.reference}: {lost} that it returned the whole file makes elsewhere"
-    limit = f"allowed: {check.tolerance:g} + {check.tolerance:g} × (element + tensor's root mean square)"
+    absolute = f"{check.tolerance:g} + " if check.chosen else ""
+    limit = f"allowed: {absolute}{check.tolerance:g} × (element + tensor's root mean square)"
     return f"not as the module of {check.reference}: largest difference {check.max_abs:.1e} ({limit})"
+
+
+def _agreement(check: files.ExtractionCheck) -> str:
+    if any(comparison.difference.too_small for comparison in check.outputs):
+        return f"too small to tell: no larger than rounding errors of what it is computed from ({check.reference})"
+    if check.whole:
+        return f"equals the module of {check.reference} (largest difference {check.max_abs:.1e})"
+    held = some_of(sorted({_against(comparison.against) for comparison in check.outputs}))
+    return f"equals {held} (largest difference {check.max_abs:.1e}; {check.reference})"
 
 
 _OUTSIDE = "constants that are shared or differ, or what others need before it is done"

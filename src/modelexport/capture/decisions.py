@@ -1,0 +1,366 @@
+"""Decisions: where the Python code of a model takes a value out of a tensor, or looks at a size, and goes by it.
+
+An exporter that traces follows the path of its sample, once and for all. A function mode of torch sees every function
+that a program calls, and so each place where a tensor becomes a Python value:
+
+    if x.sum() > 0:              Decision("encoder.gate", "net.py:12", "bool", True)
+    scale = x.max().item()       Decision("encoder.gate", "net.py:14", "number", 1.25)
+    if x.shape[1] > 10:          Decision("encoder.gate", "net.py:15", "size", False), 8 held against 10
+
+Sizes and numbers are handed to the program as an `int` and a `float` that tell what they are compared with. They are
+plain ones as soon as the recorder is gone, so that a model may keep them.
+
+Function modes: https://github.com/pytorch/pytorch/blob/main/torch/overrides.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import nn
+from torch.nn.modules import module as module_hooks
+from torch.overrides import TorchFunctionMode
+
+from modelexport.capture.margins import Margins
+
+BOOL, NUMBER, SIZE = "bool", "number", "size"
+_TO_BOOL = frozenset({"__bool__", "is_nonzero", "equal", "allclose", "__contains__"})
+_TO_NUMBER = frozenset({"item", "__int__", "__float__", "__index__", "__complex__", "tolist", "numpy", "__array__"})
+# Their results have as many elements as the data says.
+_TO_COUNT = frozenset({"nonzero", "unique", "unique_consecutive", "masked_select", "argwhere"})
+_SIZES = frozenset({"size", "__len__", "numel", "nelement"})
+# A list of more numbers is data that a program computes with, and not something that it decides by.
+_MOST_WATCHED = 64
+_MOST_DECISIONS = 4096
+_TORCH = str(Path(torch.__file__).parent)
+_HERE = str(Path(__file__))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A Python value that a program took from a tensor, or the answer to a comparison of a size.
+
+    path     of the module whose code did it
+    where    file and line, if known
+    target   what to make larger for another value, as a tensor that has a gradient; only of a run with margins
+    compared of a size: what it was, and what it was held against
+    """
+
+    path: str
+    where: str
+    kind: str
+    value: object
+    target: torch.Tensor | None = field(default=None, compare=False, repr=False)
+    compared: tuple[int, int] | None = field(default=None, compare=False)
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        return self.path, self.where, self.kind
+
+    def __str__(self) -> str:
+        at = f"{self.path or 'the model'} ({self.where})" if self.where else self.path or "the model"
+        if self.kind == SIZE:
+            return f"at {at} a size was compared in Python"
+        return f"at {at} a tensor was turned into a Python {self.kind}"
+
+
+@dataclass(frozen=True)
+class RunPath:
+    """The way that one run took.
+
+    functions     what was called of torch, in order, as a digest
+    reads_length  `len()` was asked of a tensor: what a program does with that number cannot be seen
+    """
+
+    decisions: tuple[Decision, ...]
+    functions: str
+    reads_length: bool = False
+
+    @property
+    def by_data(self) -> tuple[Decision, ...]:
+        return tuple(decision for decision in self.decisions if decision.kind != SIZE)
+
+    def departs_from(self, other: RunPath) -> Decision | None:
+        """The first decision of the other run that was taken differently in this one; None if there is none."""
+        for mine, theirs in zip(self.decisions, other.decisions, strict=False):
+            if mine.place != theirs.place or mine.value != theirs.value:
+                return theirs
+        longer = max(self.decisions, other.decisions, key=len)
+        shorter = min(len(self.decisions), len(other.decisions))
+        return longer[shorter] if len(longer) > shorter else None
+
+    def is_like(self, other: RunPath) -> bool:
+        return self.functions == other.functions and self.departs_from(other) is None
+
+
+class PathRecorder(TorchFunctionMode):
+    """Records the path of the last call of `model` while it is open.
+
+    margins  also how far each decision is from another one, for a search by gradients
+    """
+
+    active: ClassVar[PathRecorder | None] = None
+
+    def __init__(self, model: nn.Module, margins: Margins | None = None) -> None:
+        super().__init__()
+        self._paths = {part: path for path, part in model.named_modules()}
+        self._open: list[str] = []
+        self._margins = margins
+        self._thread = threading.get_ident()
+        self._stack = ExitStack()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._decisions: list[Decision] = []
+        self._digest = hashlib.blake2b(digest_size=8)
+        self._reads_length = False
+
+    @property
+    def path(self) -> RunPath:
+        return RunPath(tuple(self._decisions), self._digest.hexdigest(), self._reads_length)
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(module_hooks.register_module_forward_pre_hook(self._enter_module))
+        self._stack.enter_context(module_hooks.register_module_forward_hook(self._leave_module, always_call=True))
+        self._stack.enter_context(_activated(self))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        self._stack.close()
+
+    def _enter_module(self, module: nn.Module, _args: object) -> None:
+        path = self._paths.get(module)
+        if path is None or threading.get_ident() != self._thread:
+            return
+        if not self._open:
+            self._begin()  # a model that is run again begins a path of its own
+        self._open.append(path)
+
+    def _leave_module(self, module: nn.Module, *_rest: object) -> None:
+        if module in self._paths and self._open and threading.get_ident() == self._thread:
+            self._open.pop()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if not self._open or threading.get_ident() != self._thread:
+            return result
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            return _watch_sizes(result) if isinstance(result, torch.Size) else result
+        if name in _SIZES:
+            self._reads_length |= name == "__len__"
+            return _watch_sizes(result)
+        self._digest.update(name.encode() + b"\n")
+        if self._margins is not None:
+            self._margins.follow(name, func, args, kwargs, result)
+        return self._take(name, args, result)
+
+    def _take(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
+        """Note what leaves the world of tensors; the result as the program is to have it."""
+        if name in _TO_BOOL:
+            target = self._margins.of_bool(args[0], result) if self._margins is not None else None
+            self.note(BOOL, bool(result), target)
+        elif name in _TO_NUMBER:
+            target = self._margins.of_number(args[0]) if self._margins is not None else None
+            self.note(NUMBER, _plain(result), target)
+            return self._watch_numbers(name, args[0], result)
+        elif name in _TO_COUNT:
+            first = result[0] if isinstance(result, tuple) else result
+            self.note(NUMBER, int(first.shape[0]) if first.dim() else 1)
+        return result
+
+    def note(
+        self, kind: str, value: object, target: torch.Tensor | None = None, compared: tuple[int, int] | None = None
+    ) -> None:
+        if self._open and len(self._decisions) < _MOST_DECISIONS:
+            self._decisions.append(Decision(self._open[-1], _program_line(), kind, value, target, compared))
+
+    def _watch_numbers(self, name: str, tensor: torch.Tensor, result: Any) -> Any:
+        """Numbers that tell what they are compared with. `int(x)` and `float(x)` insist on plain ones."""
+        if name not in ("item", "tolist") or tensor.numel() > _MOST_WATCHED:
+            return result
+        source = None if self._margins is None else self._margins.surrogate(tensor)
+        return _watch_list(result, source)
+
+    def compare_number(self, number: _Watched, other: object, answer: bool, margin_of: Callable[[Any], Any]) -> None:
+        """A number that came from a tensor was compared in Python; the margin is that of `number - other`."""
+        source = number.source
+        if source is None or self._margins is None:
+            self.note(BOOL, answer)
+            return
+        with torch.enable_grad():
+            margin = margin_of(source - _source_of(other))
+        self.note(BOOL, answer, -margin if answer else margin)
+
+
+@contextmanager
+def _activated(recorder: PathRecorder) -> Iterator[None]:
+    before, PathRecorder.active = PathRecorder.active, recorder
+    try:
+        yield
+    finally:
+        PathRecorder.active = before
+
+
+def _plain(result: Any) -> object:
+    """A number as it is; of many numbers a digest, which is enough to see that they are others."""
+    if isinstance(result, bool | int | float | complex):
+        return result
+    return hashlib.blake2b(repr(result).encode(), digest_size=8).hexdigest()
+
+
+def _program_line() -> str:
+    """File and line of the innermost code that is neither torch's nor this recorder's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name != _HERE and not name.startswith((_TORCH, "<")):
+            return f"{Path(name).name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def _watch_sizes(result: Any) -> Any:
+    if isinstance(result, torch.Size):
+        return torch.Size([WatchedSize(size) for size in result])
+    return WatchedSize(result) if type(result) is int else result
+
+
+def _compared(name: str) -> Callable[[int, object], bool]:
+    compare = getattr(int, name)
+
+    def answer(self: WatchedSize, other: object) -> bool:
+        result: bool = compare(self, other)
+        recorder = PathRecorder.active
+        if recorder is not None and isinstance(other, int) and result is not NotImplemented:
+            recorder.note(SIZE, (name, result), compared=(int(self), int(other)))
+        return result
+
+    return answer
+
+
+def _computed(name: str) -> Callable[[int, object], Any]:
+    compute = getattr(int, name)
+
+    def answer(self: WatchedSize, other: object) -> Any:
+        result = compute(self, other)
+        return WatchedSize(result) if type(result) is int and PathRecorder.active is not None else result
+
+    return answer
+
+
+class WatchedSize(int):
+    """A size that notes what it is compared with, and whose sums and quotients do so, too."""
+
+    __hash__ = int.__hash__
+
+    def __bool__(self) -> bool:
+        recorder = PathRecorder.active
+        if recorder is not None:
+            recorder.note(SIZE, ("__bool__", int(self) != 0), compared=(int(self), 0))
+        return int(self) != 0
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)
+
+
+for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
+    setattr(WatchedSize, _name, _compared(_name))
+for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__floordiv__", "__mod__"):
+    setattr(WatchedSize, _name, _computed(_name))
+
+
+# What is positive, or nearest to it, where a comparison of a number is true.
+_MARGINS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("__gt__", "__ge__"), lambda apart: apart),
+    **dict.fromkeys(("__lt__", "__le__"), lambda apart: -apart),
+    "__eq__": lambda apart: -abs(apart),
+    "__ne__": abs,
+}
+_ARITHMETIC = ("add", "sub", "mul", "truediv")
+
+
+class _Watched:
+    """A number of a tensor that notes what it is compared with.
+
+    source  the tensor, or what stands for it, in a run with margins
+    """
+
+    source: torch.Tensor | None = None
+
+
+class WatchedNumber(_Watched, float):
+    def __reduce__(self) -> tuple[type[float], tuple[float]]:
+        return float, (float(self),)
+
+
+class WatchedCount(_Watched, int):
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)
+
+
+def _source_of(value: Any) -> Any:
+    return value.source if isinstance(value, _Watched) and value.source is not None else value
+
+
+def _watch_number(value: Any, source: torch.Tensor | None) -> Any:
+    if type(value) not in (int, float):
+        return value
+    number: Any = WatchedCount(value) if type(value) is int else WatchedNumber(value)
+    if source is not None:
+        number.source = source
+    return number
+
+
+def _watch_list(numbers: Any, source: torch.Tensor | None) -> Any:
+    if isinstance(numbers, list):
+        parts = [None] * len(numbers) if source is None else list(source)
+        return [_watch_list(item, part) for item, part in zip(numbers, parts, strict=True)]
+    return _watch_number(numbers, source)
+
+
+def _compared_number(base: type, name: str) -> Callable[[Any, object], bool]:
+    compare, margin = getattr(base, name), _MARGINS[name]
+
+    def answer(self: _Watched, other: object) -> bool:
+        result: bool = compare(self, other)
+        recorder = PathRecorder.active
+        if recorder is not None and isinstance(other, int | float) and result is not NotImplemented:
+            recorder.compare_number(self, other, result, margin)
+        return result
+
+    return answer
+
+
+def _computed_number(base: type, name: str) -> Callable[[Any, object], Any]:
+    compute, of_tensors = getattr(base, f"__{name}__"), getattr(operator, name)
+
+    def answer(self: _Watched, other: object) -> Any:
+        result = compute(self, other)
+        if PathRecorder.active is None or result is NotImplemented:
+            return result
+        return _watch_number(result, None if self.source is None else of_tensors(self.source, _source_of(other)))
+
+    return answer
+
+
+for _class, _base in ((WatchedNumber, float), (WatchedCount, int)):
+    for _name in _MARGINS:
+        setattr(_class, _name, _compared_number(_base, _name))
+    for _name in _ARITHMETIC:
+        setattr(_class, f"__{_name}__", _computed_number(_base, _name))
+    setattr(_class, "__hash__", _base.__hash__)  # noqa: B010 - a class body cannot say it for both

@@ -1,0 +1,265 @@
+"""Output check: the written file in ONNX Runtime, against the model that it came from.
+
+    check()            on the inputs that it was exported with                           wrong numbers: the check fails
+    find_frozen(axes)  on others: longer axes, other branches (branch_search.py), other values
+
+An exporter that traces takes decisions from the sample, once and for all. A file that returns wrong numbers for other
+inputs without a word fails the check; one that ONNX Runtime refuses to run at other sizes says so itself, and is noted.
+
+How far apart elements may be is decided as for `verify` (`graph/difference.py`), by the coarsest type in the file: what
+a model returns in float32 it may have computed in float16.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+from modelexport.capture.arguments import output_tensors, to_array
+from modelexport.capture.branch_search import BranchSearch
+from modelexport.capture.decisions import SIZE, RunPath
+from modelexport.capture.export import TracedRun
+from modelexport.capture.hierarchy import run_model
+from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, root_cause
+from modelexport.capture.onnxruntime.session import bind_inputs, open_session, run_session
+from modelexport.capture.rounding import measure_output_noise
+from modelexport.capture.silence import quiet
+from modelexport.errors import InputError, RuntimeFailed
+from modelexport.graph.difference import adapt_tolerance, describe_tolerance, measure, settle_by_noise
+from modelexport.graph.missing_types import USE_FLOAT32, explain_missing_type
+from modelexport.graph.sample import sample
+from modelexport.graph.types import float_types
+from modelexport.record.results.verification import Difference, Tolerance
+from modelexport.record.signals import OutputCheck
+
+# ONNX Runtime's messages go on with paths and operators of its own.
+_LONGEST = 300
+# A relative tolerance below this is about rounding on the sample, and not about how much a file may be off.
+_FINE = 1e-4
+_LIKE_SAMPLE = "inputs like the sample"
+_Tensors = Mapping[str, torch.Tensor]
+
+
+def runtime_installed() -> bool:
+    return importlib.util.find_spec("onnxruntime") is not None
+
+
+@dataclass(frozen=True)
+class FrozenPart:
+    """Where a file follows its sample: what goes wrong with other inputs.
+
+    refused  only sizes, which ONNX Runtime does not run the file at: nobody gets wrong numbers
+    """
+
+    message: str
+    refused: bool = False
+
+
+class OutputChecker:
+    """
+    names      of the model's outputs that the file's are compared with, by the file's; None: all, in their order
+    undecided  after `find_frozen`: decisions that depend on the inputs, and that nothing changed
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        run: TracedRun,
+        tolerance: Tolerance,
+        proto: onnx.ModelProto,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self._path, self._run, self._proto, self._names = path, run, proto, names
+        empty = [np.empty(0, onnx.helper.tensor_dtype_to_np_dtype(kind)) for kind in float_types(proto)]
+        self._tolerance = adapt_tolerance(tolerance, *map(sample, empty))
+        # Of made-up inputs nobody knows the scale: a limit that was chosen comes on top of what numbers explain.
+        fine = tolerance.rtol is None or tolerance.rtol < _FINE
+        self._slack = tolerance.atol or 0.0
+        self.undecided: tuple[str, ...] = ()
+        relative = Tolerance(rtol=None if fine else tolerance.rtol)
+        self._elsewhere = adapt_tolerance(relative, *map(sample, empty))
+
+    def check(self) -> OutputCheck:
+        """On the inputs that the model was exported with. RuntimeFailed where ONNX Runtime has not the file's types."""
+        tensors = self._run.arguments.tensors
+        if any(tensor.dtype is torch.bfloat16 for tensor in tensors.values()):
+            raise RuntimeFailed("ONNX Runtime cannot be given bfloat16 from Python", USE_FLOAT32)
+        try:
+            actual = self._run_file(tensors)
+        except _FileRefused as error:
+            return _failed_check(str(error))
+        return self._judge(actual, tensors, self._run.outputs)
+
+    def find_frozen(self, axes: Mapping[str, Mapping[int, str]], path: RunPath | None = None) -> Iterator[FrozenPart]:
+        """What the file has of its sample for good. The caller may stop at the first.
+
+        axes  that the file leaves open, by input
+        path  of the model on the sample, if it is known
+        """
+        if axes:
+            longer = {name: _lengthen(item, axes.get(name, {})) for name, item in self._run.arguments.tensors.items()}
+            yield from self._compare_with_model(longer, _describe_sizes(axes))
+        search = BranchSearch(self._run, axes, path)
+        for probe in search.probes():
+            decision = probe.decision
+            of_size = decision is not None and decision.kind == SIZE
+            where = "" if decision is None else f"; {decision}"
+            for part in self._compare(probe.tensors, probe.outputs):
+                what = _describe_sizes(axes) if of_size else _LIKE_SAMPLE
+                message = f"the file is right only for {what}: {part.message}{where}"
+                yield FrozenPart(message, part.refused and of_size)
+        self.undecided = tuple(f"{decision}, and no input was found that changes it" for decision in search.unmoved)
+        for part in self._compare_with_model(self._run.arguments.negate_or_mask(), _LIKE_SAMPLE):
+            yield replace(part, refused=False)
+
+    def differ(self, tensors: _Tensors) -> str:
+        """How the file differs from the model on these inputs; empty if it does not."""
+        sizes = ", ".join(f"{name} {'x'.join(map(str, tensor.shape))}" for name, tensor in tensors.items())
+        what = f"the sizes it was traced with, not for {sizes}"
+        return next((part.message for part in self._compare_with_model(tensors, what)), "")
+
+    def _compare_with_model(self, tensors: _Tensors, what: str) -> Iterator[FrozenPart]:
+        try:
+            with quiet():
+                outputs = run_model(self._run.model, self._run.arguments.with_tensors(tensors))
+        except InputError:
+            return  # a model may have every right to refuse other inputs
+        for part in self._compare(tensors, output_tensors(outputs)):
+            yield FrozenPart(f"the file is right only for {what}: {part.message}", part.refused)
+
+    def _compare(self, tensors: _Tensors, outputs: _Tensors) -> Iterator[FrozenPart]:
+        """How the file differs on inputs that are not its sample. Numbers that rounding can change prove nothing."""
+        try:
+            actual = self._run_file(tensors)
+        except _FileRefused as error:
+            yield FrozenPart(str(error), refused=True)
+            return
+        check = self._judge(actual, tensors, outputs, is_sample=False)
+        if not check.ok:
+            yield FrozenPart(check.message)
+
+    def _run_file(self, tensors: _Tensors) -> list[np.ndarray]:
+        try:
+            arrays = {name: to_array(tensor) for name, tensor in tensors.items()}
+            return run_session(self._session, bind_inputs(self._proto, arrays))
+        except Exception as error:
+            if missing := explain_missing_type(error, self._proto):
+                raise RuntimeFailed(missing, USE_FLOAT32) from error
+            raise _FileRefused(f"ONNX Runtime cannot run the file: {root_cause(error, 1)[:_LONGEST]}") from error
+
+    def _judge(
+        self, actual: list[np.ndarray], inputs: _Tensors, outputs: _Tensors, *, is_sample: bool = True
+    ) -> OutputCheck:
+        pairs = self._pair(actual, outputs)
+        if pairs is None:
+            return _failed_check(f"the file returns {len(actual)} outputs, PyTorch {len(outputs)}")
+        differences: dict[str, Difference] = {}
+        for name, got in pairs:
+            want = to_array(outputs[name])
+            if got.shape != want.shape:
+                return _failed_check(f"{name} has shape {got.shape}, PyTorch {want.shape}")
+            if is_sample:
+                differences[name] = measure(want, got, self._tolerance)
+            else:
+                differences[name] = measure(*_hide_padding(inputs, want, got), self._elsewhere)
+        return self._sum_up(self._settle(differences, inputs, outputs, is_sample))
+
+    def _pair(self, actual: list[np.ndarray], outputs: _Tensors) -> list[tuple[str, np.ndarray]] | None:
+        if self._names is None:
+            return list(zip(outputs, actual, strict=True)) if len(actual) == len(outputs) else None
+        by_name = dict(zip((value.name for value in self._proto.graph.output), actual, strict=True))
+        return [(label, by_name[name]) for name, label in self._names.items() if label in outputs]
+
+    def _settle(
+        self, differences: dict[str, Difference], inputs: _Tensors, outputs: _Tensors, is_sample: bool
+    ) -> dict[str, Difference]:
+        """Where numbers are too small to tell by themselves, by what rounding changes in them.
+
+        On inputs that were made up, anything may be ill-conditioned: nothing that rounding explains is held against
+        the file there.
+        """
+        doubtful = [item for item in differences.values() if item.excess or (item.unlike and not is_sample)]
+        if not doubtful:
+            return differences
+        noise = self._measure_noise(inputs, outputs)
+        if is_sample:
+            return {name: settle_by_noise(item, noise[name]) for name, item in differences.items()}
+        settled = {
+            name: settle_by_noise(item, noise[name], limit=math.inf)
+            for name, item in differences.items()
+            if not (item.unlike and noise[name] == math.inf)
+        }
+        return {
+            name: replace(item, agrees=item.agrees or (item.excess <= self._slack and not item.unlike))
+            for name, item in settled.items()
+        }
+
+    def _measure_noise(self, inputs: _Tensors, outputs: _Tensors) -> dict[str, float]:
+        run = self._run
+        try:
+            with EXPORT_LOCK, exportable_moe(run.model), run.entered():
+                return measure_output_noise(run.model, run.arguments.with_tensors(inputs), outputs)
+        except InputError:  # other last bits, and the model refuses what it computed itself
+            return dict.fromkeys(outputs, math.inf)
+
+    def _sum_up(self, differences: Mapping[str, Difference]) -> OutputCheck:
+        worst_abs = worst_rel = 0.0
+        for item in differences.values():
+            # Something that is finite in one of them only is infinitely far away.
+            apart = (math.inf, math.inf) if item.unlike else (item.max_abs, item.max_rel)
+            worst_abs, worst_rel = max(worst_abs, apart[0]), max(worst_rel, apart[1])
+        wrong = [
+            f"{name} differs from PyTorch by {self._amount(item)}"
+            for name, item in differences.items()
+            if not item.agrees
+        ]
+        too_small = tuple(name for name, item in differences.items() if item.too_small)
+        return OutputCheck(not wrong, worst_abs, worst_rel, "; ".join(wrong), too_small)
+
+    def _amount(self, difference: Difference) -> str:
+        if difference.unlike:
+            return f"NaN or infinity in {difference.unlike} places"
+        return f"up to {difference.max_abs:.2g} (allowed: {describe_tolerance(self._tolerance)})"
+
+    @cached_property
+    def _session(self) -> Any:
+        return open_session(self._path)
+
+
+class _FileRefused(Exception):
+    """ONNX Runtime does not run the file on some inputs."""
+
+
+def _failed_check(message: str) -> OutputCheck:
+    return OutputCheck(False, float("inf"), float("inf"), message)
+
+
+def _describe_sizes(axes: Mapping[str, Mapping[int, str]]) -> str:
+    names = ", ".join(sorted({axis for by_axis in axes.values() for axis in by_axis.values()}))
+    return f"the sizes it was traced with ({names})"
+
+
+def _lengthen(tensor: torch.Tensor, axes: Mapping[int, str]) -> torch.Tensor:
+    for axis in axes:
+        size = tensor.shape[axis]
+        tensor = tensor.index_select(axis, torch.arange(size + 1, device=tensor.device) % size)
+    return tensor
+
+
+def _hide_padding(inputs: _Tensors, want: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Zeros where a mask says that a token is padding: what is computed for it is nobody's business."""
+    for name, tensor in inputs.items():
+        padding = tensor.dim() == 2 and not tensor.is_floating_point() and "mask" in name and bool((tensor == 0).any())
+        if padding and want.shape[:2] == tuple(tensor.shape):
+            shown = (to_array(tensor) != 0).reshape(*tensor.shape, *(1 for _ in want.shape[2:]))
+            want, got = (np.where(shown, array, np.zeros((), array.dtype)) for array in (want, got))
+    return want, got

@@ -1,0 +1,221 @@
+"""Decisions of a run, and the search for inputs that change them. No exporter is needed."""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modelexport.capture.arguments import CallArguments
+from modelexport.capture.branch_search import BranchSearch, find_borders
+from modelexport.capture.decisions import BOOL, NUMBER, SIZE, Decision, PathRecorder, RunPath, WatchedSize
+from modelexport.capture.variations import change_some, kind_of, resize, vary_sample, vary_values
+
+
+@dataclass(frozen=True)
+class Run:
+    model: nn.Module
+    arguments: CallArguments
+
+    def entered(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class Deciding(nn.Module):
+    """Takes a function, so that a test says in one line what is decided."""
+
+    def __init__(self, decide: object) -> None:
+        super().__init__()
+        self.decide = decide
+        self.table = nn.Embedding(60, 4)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return torch.ones(1) if self.decide(x, mask) else torch.zeros(1)  # type: ignore[operator]
+
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+IDS = torch.arange(1, 9).reshape(2, 4)
+ONES = torch.ones(2, 4, dtype=torch.int64)
+
+
+def path_of(model: nn.Module, *args: Tensor) -> RunPath:
+    with PathRecorder(model) as recorder:
+        model(*args)
+    return recorder.path
+
+
+def search(decide: object, x: Tensor = X, mask: Tensor | None = None, *, open_batch: bool = False) -> list[int]:
+    """What the model returned on inputs of other paths."""
+    torch.manual_seed(0)
+    given = {"x": x} if mask is None else {"x": x, "mask": mask}
+    found = BranchSearch(Run(Deciding(decide), CallArguments(given)), {"x": {0: "batch"}} if open_batch else {})
+    return [int(probe.outputs["output"]) for probe in found.probes()]
+
+
+# decisions
+
+
+def test_values_that_leave_a_tensor_are_decisions() -> None:
+    def decide(x: Tensor, _: object) -> bool:
+        scale = x.sum().item()
+        return bool(x.sum() > 0) and scale > 1 and x.shape[1] > 10
+
+    net = nn.Sequential(Deciding(decide))
+    decisions = [(item.path, item.kind, item.value) for item in path_of(net, X + 1).decisions]
+    assert decisions == [
+        ("0", NUMBER, pytest.approx(12.0)),
+        ("0", BOOL, True),
+        ("0", BOOL, True),
+        ("0", SIZE, ("__gt__", False)),
+    ]
+    first = path_of(net, X + 1).decisions[0]
+    assert first.where.startswith("test_branch_search.py:")
+    assert str(first).endswith("a tensor was turned into a Python number")
+
+
+def test_the_first_decision_that_is_another_one() -> None:
+    net = Deciding(lambda x, _: x.sum() > 1)
+    above, below = path_of(net, X + 1), path_of(net, X)
+    assert above.is_like(above)
+    assert not above.is_like(below)
+    departed = above.departs_from(below)
+    assert departed is not None
+    assert departed.value is False
+
+
+def test_a_model_may_keep_what_it_was_handed() -> None:
+    kept: list[int] = []
+    path_of(Deciding(lambda x, _: kept.append(x.shape[0])), X)
+    assert isinstance(kept[0], WatchedSize)
+    assert type(pickle.loads(pickle.dumps(kept[0]))) is int
+    assert kept[0] == 3
+    assert torch.zeros(kept[0]).shape == (3,)
+    assert {3: "a"}[kept[0]] == "a"
+
+
+def test_borders_of_sizes_lie_on_a_line() -> None:
+    def path(size: int, other: int) -> RunPath:
+        return RunPath((Decision("", "a.py:1", SIZE, ("__gt__", False), compared=(size, other)),), "")
+
+    assert {20, 21} <= set(find_borders(path(8, 20), 8, {9: path(9, 20)}))
+    assert {21, 22} <= set(find_borders(path(4, 10), 8, {17: path(8, 10), 9: path(4, 10)}))
+    assert not set(find_borders(path(30, 30), 8, {9: path(30, 30)}))
+
+
+# search
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda x, _: x.sum() > 5,
+        lambda x, _: (x < -37).any(),
+        lambda x, _: x[0, 2] > 4 and x[1, 1] > 7,
+        lambda x, _: (x == 0).float().mean() > 0.6,
+        lambda x, _: (x > 0.5).sum() == 11,
+        lambda x, _: x.norm() < 1e-3,
+        lambda x, _: float(x.mean()) > 0.8,
+        lambda x, _: 2.0 < x.std().item() < 2.5,
+        lambda x, _: int(x.sum(0).argmax()) == 0,
+        lambda x, _: max(x[0].tolist()) > 3,
+        lambda x, _: x.var() < 0.1 and x.mean() > 2,
+    ],
+)
+def test_numbers_of_another_path(decide: object) -> None:
+    assert 1 in search(decide)
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda ids, _: (ids == 53).any(),
+        lambda ids, _: ids.max() > 40,
+        lambda ids, _: ids[0, 0].item() == 17,
+        lambda ids, _: len(ids.unique()) == 1,
+        lambda _, mask: not mask.bool().all(),
+        lambda _, mask: mask.sum() == 5,
+        lambda _, mask: int(mask.sum(1).max()) <= 2,
+        lambda _, mask: mask[0, 0] == 0,
+    ],
+)
+def test_tokens_and_masks_of_another_path(decide: object) -> None:
+    assert 1 in search(decide, IDS, ONES)
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda x, _: x.shape[0] > 57,
+        lambda x, _: x.size(0) // 4 >= 5,
+        lambda x, _: x.shape[0] * 2 == 50,
+        lambda x, _: len(x) >= 40,
+        lambda x, _: x.shape[0] == 1,
+    ],
+)
+def test_sizes_of_another_path(decide: object) -> None:
+    assert 1 in search(decide, open_batch=True)
+    assert search(decide) == []  # no axis of the file is open
+
+
+def test_a_model_that_decides_nothing_is_run_once() -> None:
+    net = nn.Linear(4, 4)
+    found = BranchSearch(Run(net, CallArguments({"input": X})), {"input": {0: "batch"}})
+    assert list(found.probes()) == []
+    assert found._runs == 1
+
+
+def test_what_does_not_depend_on_the_inputs_has_no_other_path() -> None:
+    assert search(lambda _x, _: torch.ones(1).sum() > 3) == []
+
+
+def test_a_decision_that_nothing_changes_is_named() -> None:
+    found = BranchSearch(Run(Deciding(lambda x, _: x.abs().sum() < -1), CallArguments({"x": X})), {})
+    assert list(found.probes()) == []
+    assert [item.kind for item in found.unmoved] == [BOOL]
+
+
+def test_inputs_that_the_model_refuses_are_no_finding() -> None:
+    def decide(x: Tensor, _: object) -> bool:
+        if x.sum() < -2:
+            raise ValueError("not for me")
+        return False
+
+    assert search(decide) == []
+
+
+# variations
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_masks_stay_masks(dtype: torch.dtype) -> None:
+    mask = ONES.to(dtype)
+    for varied in vary_values({"mask": mask}, {}):
+        assert varied["mask"].dtype is dtype
+        assert set(varied["mask"].unique().tolist()) <= {0, 1}
+        if dtype is torch.int64:
+            assert varied["mask"].any(-1).all()
+
+
+def test_shapes_and_types_stay() -> None:
+    given = {"x": X.half(), "ids": IDS, "mask": ONES, "count": torch.tensor(3), "flag": torch.tensor(True)}
+    varied = [*vary_values(given, {"ids": 50}), vary_sample(given, 3), change_some(given, {}, torch.Generator())]
+    assert len(varied) > 40
+    for tensors in varied:
+        assert {name: (item.shape, item.dtype) for name, item in tensors.items()} == {
+            name: (item.shape, item.dtype) for name, item in given.items()
+        }
+
+
+def test_what_stands_for_infinity_is_left_alone() -> None:
+    added = torch.tensor([[0.0, -torch.inf], [0.0, 0.0]])
+    assert kind_of("bias", added) == "fixed"
+    assert list(vary_values({"bias": added}, {})) == []
+
+
+def test_axes_of_one_name_have_one_size() -> None:
+    resized = resize({"x": X, "ids": IDS}, {"x": {1: "sequence"}, "ids": {1: "sequence"}}, "sequence", 7)
+    assert (resized["x"].shape, resized["ids"].shape) == ((3, 7), (2, 7))
