@@ -17,12 +17,13 @@ time in proportion to the graphs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from modelexport.graph.index import Node
 from modelexport.graph.operators import family, is_passing, is_product, is_view
 from modelexport.lineage.anchors import Anchors, pair_inputs
 from modelexport.lineage.hints import ConstantHints
+from modelexport.lineage.read_order import ReadOrder
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 from modelexport.record.provenance import Confidence
 
@@ -62,6 +63,7 @@ class Matching:
             self.anchors.known.setdefault(class_after, class_before)
             self._enqueue(self.after.readers_of(class_after))
         self.anchors.set_alike(hints.alike)
+        self._read_order = ReadOrder(self.anchors)
 
     def anchor(self, class_after: int, class_before: int, *, certain: bool = False) -> None:
         """Note that two values are the same; `certain` if that does not follow from anything else."""
@@ -160,8 +162,7 @@ class Matching:
 
     def _match_by_weight(self, node: Node, read: list[int]) -> None:
         """A node with a weight that only one node read has some part in that one's work."""
-        for class_id in filter(self._is_distinctive, read):
-            readers = self.anchors.readers_before(class_id)
+        for readers in ([*self._readers_in_order(node)], *map(self.anchors.readers_before, filter(self._is_distinctive, read))):
             if len(readers) == 1:
                 self.works.setdefault(node.key, readers[0])
 
@@ -170,12 +171,19 @@ class Matching:
         lists = [self.anchors.readers_before(class_id) for class_id in read if class_id in self.anchors]
         crowds = sorted((crowd for crowd in lists if len(crowd) <= _CROWD), key=len)
         kind = family(node.op_type)
+        in_order = [reader for reader in self._readers_in_order(node) if family(reader.op_type) == kind]
+        if in_order:
+            return in_order
         # A view may have stood between a value and its reader; that is looked for behind the smallest crowd alone.
         for crowd in (*crowds, *(_behind_views(crowd, self.before) for crowd in crowds[:1])):
             candidates = [reader for reader in crowd if family(reader.op_type) == kind]
             if candidates:
                 return candidates
         return []
+
+    def _readers_in_order(self, node: Node) -> Sequence[Node]:
+        known = (self.anchors.get(class_id) for class_id in self.after.weights(node) if class_id in self.anchors)
+        return self._read_order.origins(node, map(self.anchors.group, known))
 
     def _rate(self, node: Node, candidates: Iterable[Node]) -> Iterator[tuple[tuple[int, bool, bool], Node]]:
         for origin in candidates:
