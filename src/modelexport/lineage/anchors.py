@@ -183,7 +183,9 @@ class InputPair:
 
 def pair_inputs(node: Node, origin: Node, anchors: Anchors, find_work: FindWork) -> Iterator[InputPair]:
     """What two nodes read that do the same work: which value of the one is which of the other."""
-    read, origin_read = anchors.after.data_inputs(node), anchors.before.data_inputs(origin)
+    # A scale that a quantizer found was not there before.
+    read = [class_id for class_id in anchors.after.data_inputs(node) if not anchors.after.is_scale(class_id)]
+    origin_read = anchors.before.data_inputs(origin)
     if is_commutative(family(node.operator)):
         # Operands have no order: those that are known are taken away, and the rest is told apart by its work.
         read, origin_read = _remove_known(read, origin_read, anchors)

@@ -7,13 +7,13 @@ not tell these apart; which comes first does, as no tool moves one call of a blo
     after     x ──► FusedGemm(w) ───────► FusedGemm(w) ──► y        and the second one is the second
 
 Tools fuse and split operators, so nodes cannot be counted. What is counted is reads of weights that both graphs have:
-each adds one to the *depth* of what is computed from it. Depths of two graphs need not be equal, as a weight may be read
-less often now; the readers of one weight are matched level by level, if there are as many levels as before.
+each adds one to the *depth* of what is computed from it. Depths of two graphs need not be equal, as a weight may be
+read less often now; the readers of one weight are matched level by level, if there are as many levels as before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from modelexport.graph.index import Node
 from modelexport.lineage.anchors import Anchors
@@ -38,16 +38,10 @@ class ReadOrder:
                 for number, nodes in enumerate(levels):
                     self._level_of.update(((group, node.key), number) for node in nodes)
 
-    def origins(self, node: Node, groups: Iterable[int]) -> Sequence[Node]:
-        """The nodes before that read one of some weights at the same level as a node after; none if that is not known.
-
-        groups  of weights that both graphs have, and the node reads; the one that tells most decides
-        """
-        known = [self._before[group][self._level_of[group, node.key]] for group in groups if self._is_known(group, node)]
-        return min(known, key=len, default=())
-
-    def _is_known(self, group: int, node: Node) -> bool:
-        return (group, node.key) in self._level_of
+    def readers_before(self, node: Node, group: int) -> Sequence[Node]:
+        """The nodes before that read a weight at the same level as a node after; none if that is not known."""
+        level = self._level_of.get((group, node.key))
+        return () if level is None else self._before[group][level]
 
 
 def _find_levels(classes: ValueClasses, groups: dict[int, int], shared: set[int]) -> _Levels:

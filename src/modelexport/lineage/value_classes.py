@@ -90,6 +90,10 @@ class ValueClasses:
     def constant_inputs(self, node: Node) -> list[int]:
         return [class_id for class_id in self.inputs(node) if class_id in self.constants]
 
+    def is_scale(self, class_id: int) -> bool:
+        """Whether a pass-through node has found it beside the value that it hands on: a scale, a zero point."""
+        return class_id in self.producers and is_passing(self.producers[class_id])
+
     def readers_of(self, class_id: int) -> list[Node]:
         return self.readers.get(class_id, [])
 
