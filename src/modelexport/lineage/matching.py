@@ -95,12 +95,16 @@ class Matching:
         """Note that a node does the work of another, which something else than values told."""
         if node.key in self.matches or self.anchors.agreement(node, origin) is None:
             return
-        if node.op_type == origin.op_type and node.attributes != origin.attributes:
+        differs = node.op_type == origin.op_type and node.attributes != origin.attributes
+        if differs or self._is_ended_by_reader(node, origin):
             return  # it may do a part of that alone
         if self.anchors.is_same_work(node, origin) and not any(self._find_absorbed(node, origin)):
             self._match(node, origin, Confidence.STRONG)
-        else:
-            self._add_work(node, origin)
+            return
+        former = self.works.pop(node.key, None)
+        self._add_work(node, origin)
+        if former is not None:
+            self.absorbed[node.key][former.key] = None
 
     def end_works(self) -> None:
         """Anchor what nodes read and make that do some work, as far as that is known by now."""
@@ -204,7 +208,7 @@ class Matching:
         lists = [self.anchors.readers_before(class_id) for class_id in read if class_id in self.anchors]
         crowds = sorted((crowd for crowd in lists if len(crowd) <= _CROWD), key=len)
         kind = family(node.op_type)
-        in_order = sorted((self._readers_in_order(node, each) for each in self.after.weights(node)), key=len)
+        in_order = sorted((self._readers_in_order(node, each) for each in self.after.constants_above(node)), key=len)
         # A view may have stood between a value and its reader; that is looked for behind the smallest crowd alone.
         for crowd in (
             *sorted(in_order, key=len),

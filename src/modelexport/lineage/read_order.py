@@ -13,7 +13,7 @@ read less often now; the readers of one weight are matched level by level, if th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from modelexport.graph.index import Node
 from modelexport.lineage.anchors import Anchors
@@ -28,10 +28,13 @@ class ReadOrder:
 
     def __init__(self, anchors: Anchors) -> None:
         before, after = anchors.before, anchors.after
-        group_after = {class_id: anchors.group(anchors.get(class_id)) for class_id in after.constants}
-        shared = {group_after[class_id] for class_id in after.constants if class_id in anchors}
-        self._before = _find_levels(before, {each: anchors.group(each) for each in before.constants}, shared)
-        self._after = _find_levels(after, group_after, shared)
+        # What is a weight is asked before: quantized, it is made of integers.
+        weights = {class_id for class_id in before.constants if before.is_weight(class_id)}
+        groups = {class_id: anchors.group(class_id) for class_id in weights}
+        groups_after = {each: groups[known] for each, known in anchors.known.items() if known in groups}
+        shared = set(groups_after.values())
+        self._before = _find_levels(before, {each: group for each, group in groups.items() if group in shared})
+        self._after = _find_levels(after, groups_after)
         self._level_of: dict[tuple[int, str], int] = {}
         for group, levels in self._after.items():
             if len(levels) == len(self._before.get(group, ())) > 1:
@@ -44,14 +47,14 @@ class ReadOrder:
         return () if level is None else self._before[group][level]
 
 
-def _find_levels(classes: ValueClasses, groups: dict[int, int], shared: set[int]) -> _Levels:
+def _find_levels(classes: ValueClasses, groups: Mapping[int, int]) -> _Levels:
     """By group: the nodes that work with such a weight, those of the least depth first."""
     depths: dict[int, int] = {}
     readers: dict[int, dict[int, list[Node]]] = {}
     for node in classes.nodes:
         if classes.result(node) in classes.foldable:
             continue  # it prepares a weight for others
-        read = {groups[class_id] for class_id in classes.weights(node)} & shared
+        read = {groups[class_id] for class_id in classes.constants_above(node) if class_id in groups}
         depth = max((depths.get(class_id, 0) for class_id in classes.data_inputs(node)), default=0) + len(read)
         depths.update(dict.fromkeys(classes.outputs(node), depth))
         for group in read:

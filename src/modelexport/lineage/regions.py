@@ -79,7 +79,7 @@ class ReplacedRegions:
     def _keep_possible(self, pairs: Iterable[tuple[Node, Node]], exits: frozenset[int]) -> Iterator[tuple[Node, Node]]:
         order = self._region_order(exits)
         for node, origin in pairs:
-            if node.key not in self._matching.works and origin.key in order.possible_keys(node):
+            if origin.key in order.possible_keys(node):
                 yield node, origin
 
     def _pair_only_ones(self, nodes: Sequence[Node], exits: frozenset[int]) -> Iterator[tuple[Node, Node]]:

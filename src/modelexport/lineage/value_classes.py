@@ -104,13 +104,17 @@ class ValueClasses:
 
     def weights(self, node: Node) -> Iterator[int]:
         """The weights that a node reads, be it through nodes that work on constants alone (a Transpose of a weight)."""
+        return filter(self.is_weight, self.constants_above(node))
+
+    def constants_above(self, node: Node) -> Iterator[int]:
+        """The constants that a node reads, be it through nodes that work on constants alone."""
         waiting, seen = list(self.inputs(node)), set[int]()
         while waiting and len(seen) < _MOST_CONSTANTS:
             class_id = waiting.pop()
             if class_id in seen:
                 continue
             seen.add(class_id)
-            if class_id in self.constants and self.is_weight(class_id):
+            if class_id in self.constants:
                 yield class_id
             elif class_id in self.foldable and class_id in self.producers:
                 waiting += self.inputs(self.producers[class_id])
