@@ -187,21 +187,27 @@ class Truth:
         return list(found)
 
     def _named_above(self, node: Node) -> set[str]:
-        """The nearest values before, by name, that a node is computed from."""
+        """The nearest values before, by name, that a node is computed from: the first that each name may mean."""
         found: set[str] = set()
         waiting, seen = list(node.inputs), set(node.inputs)
         while waiting:
             value = waiting.pop()
             known = self._known(value) if value else set()
-            found |= known
+            found.update(sorted(known, key=self._position)[:1])
             maker = None if known else self._after.producers.get(value)
             above = [read for read in maker.inputs if read not in seen] if maker is not None else []
             seen.update(above)
             waiting += above
         return found
 
-    def _slice(self, ends: Iterable[Node], read: Collection[str]) -> list[str]:
-        """The keys of nodes from some values down to others; nothing if it goes on and on."""
+    def _position(self, value: str) -> int:
+        return self._before.producers[value].position if value in self._before.producers else -1
+
+    def _slice(self, ends: Collection[Node], read: Collection[str]) -> list[str]:
+        """The keys of nodes from some values down to others; nothing if it goes on and on.
+
+        What made the same as one of those others may have been merged with it: it is the last.
+        """
         same = {self._numbers(value) for value in read} - {None}
         found: dict[str, None] = {}
         waiting = list(ends)
@@ -210,7 +216,9 @@ class Truth:
             if origin.key in found:
                 continue
             found[origin.key] = None
-            above = [value for value in origin.inputs if value not in read and self._numbers(value) not in same]
+            if origin not in ends and self._numbers(origin.key) in same:
+                continue
+            above = [value for value in origin.inputs if value not in read]
             waiting += (self._before.producers[value] for value in above if value in self._before.producers)
             if len(found) > _LARGEST:
                 return []

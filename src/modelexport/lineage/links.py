@@ -86,7 +86,8 @@ class Links:
         self.before, self.after, self.anchors = matching.before, matching.after, matching.anchors
         self.by_node: dict[str, Link] = {}
         self.covered: set[str] = set()
-        self.regions = ReplacedRegions(matching).sources
+        replaced = ReplacedRegions(matching)
+        self.regions, self._vague = replaced.sources, replaced.find_vague()
         self.handing_on = frozenset(matching.after.pass_through)
         self._still_there = matching.anchors.classes_still_there()
         self.quantizers: dict[int, list[Node]] = {}
@@ -115,7 +116,8 @@ class Links:
     def add_region(self, nodes: Sequence[Node], region: Sequence[Node]) -> None:
         sources = [source for origin in region for source in self.before.congruent_nodes(origin)]
         for node in nodes:
-            self.add(node, sources, region_relation(sources), Confidence.STRONG)
+            confidence = Confidence.INFERRED if nodes[0].key in self._vague else Confidence.STRONG
+            self.add(node, sources, region_relation(sources), confidence)
 
     def add_introduced(self, node: Node, neighbours: Iterable[Node]) -> None:
         """Link a node without a link to the sources of its neighbours: it is there for them."""

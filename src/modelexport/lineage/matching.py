@@ -95,10 +95,9 @@ class Matching:
         """Note that a node does the work of another, which something else than values told."""
         if node.key in self.matches or self.anchors.agreement(node, origin) is None:
             return
-        differs = node.op_type == origin.op_type and node.attributes != origin.attributes
-        if differs or self._is_ended_by_reader(node, origin):
+        if node.op_type == origin.op_type and node.attributes != origin.attributes:
             return  # it may do a part of that alone
-        if self.anchors.is_same_work(node, origin) and not any(self._find_absorbed(node, origin)):
+        if self._is_match(node, origin):
             self._match(node, origin, Confidence.STRONG)
             return
         former = self.works.pop(node.key, None)
@@ -115,6 +114,7 @@ class Matching:
             if family(node.op_type) == family(self.works[node.key].op_type):
                 self._anchor_inputs(node, self.works[node.key])  # more is known by now of what it reads
         self.propagate()
+        self._anchor_new_views()
         for node in working:
             result = self.after.result(node)
             if result not in self.anchors:
@@ -122,6 +122,19 @@ class Matching:
                 self.propagate()
             if result not in self.anchors:
                 self.anchor(result, self._start_of_next(node, self.before.result(self.works[node.key])))
+                self.propagate()
+
+    def _anchor_new_views(self) -> None:
+        """A view of a value that nobody saw in another shape before is a tool's own: what it makes is that value.
+
+        before    x ──► MatMul ──► m          after    x ──► Reshape ──► Gemm ──► Reshape ──► m
+        """
+        for node in self.after.nodes:
+            if not is_view(node) or self.after.result(node) in self.anchors:
+                continue
+            read = self.anchors.get(self.after.inputs(node)[0])
+            if not any(map(is_rearranging, self.before.readers_of(read)[:_CROWD])):
+                self.anchor(self.after.result(node), read)
                 self.propagate()
 
     def _enqueue(self, nodes: Iterable[Node]) -> None:
@@ -188,7 +201,7 @@ class Matching:
     def _is_match(self, node: Node, origin: Node) -> bool:
         """Whether a node does what another did and no more, and leaves nothing of it to those that read its result."""
         same = self.anchors.is_same_work(node, origin) and not any(self._find_absorbed(node, origin))
-        return same and (node.attributes == origin.attributes or not self._is_ended_by_reader(node, origin))
+        return same and not self._is_ended_by_reader(node, origin)
 
     def _is_ended_by_reader(self, node: Node, origin: Node) -> bool:
         """Whether what another node made is made by a reader of this one: Shape(start, end), and Shape with a Slice."""
@@ -307,7 +320,7 @@ class Matching:
 
     def _end_of_work(self, node: Node, origin: Node) -> int:
         """The first value from a node's result on that is read by the same operators as what another makes now."""
-        if self.does_part(node, origin):
+        if self.does_part(node, origin) or self._is_ended_by_reader(node, origin):
             return NO_CLASS
         direct = [reader for reader in self.after.readers_of(self.after.result(node)) if not is_passing(reader)]
         wanted = [direct, list(_behind_views(direct, self.after))]
@@ -320,8 +333,7 @@ class Matching:
                 return end
             following = absorbed or readers
             if len(following) != 1:
-                alike = node.op_type == origin.op_type and not self._is_ended_by_reader(node, origin)
-                return end if sure and alike else NO_CLASS  # it cannot have taken in both
+                return end if sure and node.op_type == origin.op_type else NO_CLASS  # it cannot have taken in both
             rest = set(self.before.data_inputs(following[0])) - {end}
             if not self._may_read(node, rest):  # it cannot have joined values that it does not read
                 return end if sure and any(rest <= self._known_inputs(reader) for reader in direct) else NO_CLASS

@@ -6,6 +6,7 @@ after     a ──► SimplifiedLayerNormalization ─────────�
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from modelexport.graph.algorithms import backward_slice
@@ -42,7 +43,9 @@ def align_regions(matching: Matching) -> None:
 
 
 class ReplacedRegions:
-    """sources  by the key of a node after that has no match: the nodes before that it has replaced"""
+    """
+    sources  by the key of a node after that has no match: the nodes before that it has replaced
+    """
 
     def __init__(self, matching: Matching) -> None:
         self._matching = matching
@@ -63,6 +66,24 @@ class ReplacedRegions:
         for node in self._after.nodes:
             if node.key not in matching.matches and (region := self._add_siblings(node, self._find_region(node))):
                 self.sources[node.key] = region
+
+    def find_vague(self) -> frozenset[str]:
+        """Keys of nodes that share some of their sources with others, and of which not all borders are known.
+
+        They have replaced these sources together. Which of them did what is a guess, if there are several.
+        """
+        users: Counter[str] = Counter(source.key for region in self.sources.values() for source in region)
+        vague = (
+            key
+            for key, region in self.sources.items()
+            if len(region) > 1 and any(users[source.key] > 1 for source in region) and not self._is_enclosed(key)
+        )
+        return frozenset(vague)
+
+    def _is_enclosed(self, key: str) -> bool:
+        node = self._after.graph.by_key[key]
+        borders = (*self._after.varying_inputs(node), self._after.result(node))
+        return all(class_id in self._anchors or self._after.is_scale(class_id) for class_id in borders)
 
     def pair_by_kind(self) -> Iterator[tuple[Node, Node]]:
         """Nodes that do the same kind of work as the only one that they can have replaced, or in the same order."""
@@ -133,9 +154,10 @@ class ReplacedRegions:
             slice_ = tuple(source for source in slice_ if source.key in possible) or slice_
         # What another node still does is that one's work.
         gone = tuple(source for source in slice_ if source.key not in self._matching.matched_origins)
-        # What works on data replaces what did; arithmetic on shapes and constants replaces the like.
+        # What works on data replaces what did; arithmetic on shapes and constants replaces the like, or serves others.
         computes = node.key in self._after.graph.computed
-        region = tuple(source for source in gone if (source.key in self._before.graph.computed) == computes) or gone
+        alike = tuple(source for source in gone if (source.key in self._before.graph.computed) == computes)
+        region = alike or (gone if computes or work is not None else ())
         if work is None:
             return region
         if self._after.result(node) in self._anchors:
