@@ -139,8 +139,9 @@ class Links:
         if node.key in candidates:
             return node.key
         votes: Counter[str] = Counter()
-        for reader in self.after.graph.successors(node):
-            indices = {index for index, value in enumerate(reader.inputs) if value in node.outputs}
+        for reader in self._readers_behind_passing(node):
+            made = {self.after.class_of.get(value) for value in node.outputs}
+            indices = {index for index, value in enumerate(reader.inputs) if self.after.class_of.get(value) in made}
             link = self.by_node.get(reader.key)
             for key in link.sources[:_VOTERS] if link is not None else ():
                 for index, value in enumerate(self.before.graph.by_key[key].inputs):
@@ -152,6 +153,15 @@ class Links:
         alike = {key: votes[key] for key in votes if bool(candidates[key].graph) == bool(node.graph)} or votes
         best = [key for key, count in alike.items() if count == max(alike.values())]
         return best[0] if len(best) == 1 else None
+
+    def _readers_behind_passing(self, node: Node) -> Iterator[Node]:
+        """Who reads what a node makes, be it behind a quantizer that a tool brought along."""
+        waiting = [(reader, 0) for reader in self.after.graph.successors(node)]
+        for reader, steps in waiting:  # it grows while it is read
+            if reader in self.handing_on and reader.key not in self.by_node and steps < _VOTERS:
+                waiting += [(following, steps + 1) for following in self.after.graph.successors(reader)]
+            else:
+                yield reader
 
     def is_lost(self, class_before: int) -> bool:
         """Whether a constant that is no mere number is in the graph before alone."""

@@ -120,6 +120,7 @@ class Matching:
             if result not in self.anchors:
                 self.anchor(result, self._end_of_work(node, self.works[node.key]))
                 self.propagate()
+            self._anchor_unknown_input(node)
             if result not in self.anchors:
                 self.anchor(result, self._start_of_next(node, self.before.result(self.works[node.key])))
                 self.propagate()
@@ -340,6 +341,46 @@ class Matching:
             sure &= bool(absorbed)
             end = self.before.result(following[0])
         return NO_CLASS
+
+    def known_works(self, node: Node) -> list[Node]:
+        """All nodes before that a node is known to do the work of, be it in part: it reads their constants, for one."""
+        works = {work.key: work for work in [self.works.get(node.key)] if work is not None}
+        works |= {key: self.before.graph.by_key[key] for key in self.absorbed.get(node.key, ())}
+        for class_id in filter(self._is_distinctive, self.after.constant_inputs(node)):
+            readers = self._readers_in_order(node, class_id) or self.anchors.readers_before(class_id)
+            if len(readers) == 1 and self.before.result(readers[0]) not in self.before.foldable:
+                works[readers[0].key] = readers[0]
+        return list(works.values())
+
+    def _anchor_unknown_input(self, node: Node) -> None:
+        """If all that a node reads is known but for one value, that is the one that its works read and nobody makes.
+
+        before    a ──► … ──► MatMul ──► m ──► Add(b) ──► Add(r) ──► LayerNormalization
+        after     a ──► … ──► ? ──► SkipLayerNormalization(b, r)                          ? is m
+        """
+        unknown = [each for each in self.after.data_inputs(node) if each not in self.anchors]
+        unknown = [each for each in unknown if not self.after.is_scale(each)]
+        works = self.known_works(node) if len(unknown) == 1 else []
+        if len(works) <= 1:
+            return  # its inputs are paired already
+        keys = {work.key for work in works}
+        inside = {each.key: each for work in works for each in self._path_to(work, keys, _STEPS)}
+        made = {class_id for each in inside.values() for class_id in self.before.outputs(each)}
+        read = {class_id for each in inside.values() for class_id in self.before.varying_inputs(each)}
+        left = read - made - self._known_inputs(node) - self.anchors.classes_still_there()
+        if len(left) == 1 and keys <= inside.keys():
+            self.anchor(unknown[0], left.pop())
+            self.propagate()
+
+    def _path_to(self, node: Node, keys: set[str], steps: int) -> list[Node]:
+        """A node and all above it that lead to it from one of others within some steps."""
+        path = [node]
+        for class_id in self.before.varying_inputs(node) if steps else ():
+            producer = self.before.producers.get(class_id)
+            above = [] if producer is None else self._path_to(producer, keys, steps - 1)
+            if any(each.key in keys for each in above):
+                path += above
+        return path
 
     def _start_of_next(self, node: Node, made: int) -> int:
         """What a node's work makes, if a reader's result is known and that reader does all that came next.

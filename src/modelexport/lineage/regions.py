@@ -146,6 +146,11 @@ class ReplacedRegions:
         return frozenset(exits)
 
     def _find_region(self, node: Node) -> tuple[Node, ...]:
+        if self._after.is_scale(self._after.result(node)):
+            return ()  # it serves what is quantized
+        rescaled = self._find_rescaled(node)
+        if rescaled is not None and rescaled.key in self.sources:
+            return self.sources[rescaled.key]
         work = self._matching.works.get(node.key)
         exits = self._exits[node.key]
         slice_ = self._slice(exits, self._claimed_above(node))
@@ -170,6 +175,12 @@ class ReplacedRegions:
         later = {source.key for work_below in works_below for source in self._below(work_below, region)}
         below = [source for source in self._below(work, region) if source is work or source.key not in later]
         return (*self._above(node, work), *(below if len(below) <= _STEPS else (work,)))
+
+    def _find_rescaled(self, node: Node) -> Node | None:
+        """The node whose integers another one turns into floats, by a scale that a quantizer has found."""
+        read = self._after.data_inputs(node) if node.operator == "Mul" else []
+        values = [class_id for class_id in read if not self._after.is_scale(class_id)]
+        return self._after.producers.get(values[0]) if len(values) == 1 < len(read) else None
 
     def _above(self, node: Node, work: Node) -> tuple[Node, ...]:
         """What lay between a node's work and what it reads now, if that is known or it reads more than before."""
@@ -263,14 +274,13 @@ class RegionOrder:
     def possible_keys(self, node: Node) -> frozenset[str]:
         """The keys of nodes that a node may have replaced, all or some of them.
 
-        If others have replaced all of them, it finishes what the node above it does (a Mul with the scale of integers).
+        If others have replaced all of them, it finishes what the node above it does.
         """
         if node.key not in self._possible:
             everything = (1 << len(self.region)) - 1
             above, below = self._above[node.key], self._below[node.key]
-            possible = (
-                (everything & ~(above | below)) | self._own[node.key] or self._latest(above & ~below) or everything
-            )
+            left = (everything & ~(above | below)) | self._own[node.key]
+            possible = left or self._latest(above & ~below) or everything
             keys = (source.key for source in self.region if possible & self._bits[source.key])
             self._possible[node.key] = frozenset(keys)
         return self._possible[node.key]
@@ -284,18 +294,7 @@ class RegionOrder:
         return mask & ~earlier
 
     def _works(self, node: Node) -> list[str]:
-        """The nodes before, by key, that a node is known to do the work of, as far as they are in the region.
-
-        Who reads a weight now has a part in the work of the only one here that read it.
-        """
-        work = self._matching.works.get(node.key)
-        keys = dict.fromkeys((*((work.key,) if work is not None else ()), *self._matching.absorbed.get(node.key, ())))
-        for class_id in self._matching.after.constant_inputs(node):
-            readers = [] if class_id not in self._matching.anchors else self._matching.anchors.readers_before(class_id)
-            inside = [reader.key for reader in readers[:_MOST_EXITS] if reader.key in self._bits]
-            if len(inside) == 1 and self._matching.after.size(class_id) > 1:
-                keys[inside[0]] = None
-        return [key for key in keys if key in self._bits]
+        return [work.key for work in self._matching.known_works(node) if work.key in self._bits]
 
     def _spread(self, nodes: Sequence[Node], read: _Classes, made: _Classes) -> dict[str, int]:
         """By key: a node and all others of the region that it comes behind, where what it reads is made first."""

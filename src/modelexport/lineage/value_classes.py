@@ -91,8 +91,12 @@ class ValueClasses:
         return [class_id for class_id in self.inputs(node) if class_id in self.constants]
 
     def is_scale(self, class_id: int) -> bool:
-        """Whether a pass-through node has found it beside the value that it hands on: a scale, a zero point."""
-        return class_id in self.producers and is_passing(self.producers[class_id])
+        """Whether a quantizer has found it beside the value that it hands on; or such a scale times a constant."""
+        producer = self.producers.get(class_id)
+        if producer is None or is_passing(producer):
+            return producer is not None
+        read = self.data_inputs(producer) if producer.operator == "Mul" else []
+        return len(read) == 1 and read[0] in self.producers and is_passing(self.producers[read[0]])
 
     def readers_of(self, class_id: int) -> list[Node]:
         return self.readers.get(class_id, [])
