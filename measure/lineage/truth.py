@@ -167,6 +167,10 @@ class Truth:
         if not ends:
             ends = tuple(origin for key in self._named_below(node) for origin in self._possible[key])
         keys = self._slice(ends, self._named_above(node)) if ends else []
+        maker = self._after.producers.get(node.inputs[0]) if is_passing(node) else None
+        if keys and maker is not None:
+            # What a quantizer reads may have the name of what it makes: it clips in the place of an activation.
+            keys += self._slice(self._possible[maker.key], self._named_above(maker))
         equal = (other for key in keys for other in self._merged(key))
         return frozenset(self._owners((*keys, *self._constant_work(keys), *equal)))
 

@@ -219,8 +219,8 @@ def _pair_above_joints(
     for class_after in read:
         producer = anchors.after.producers.get(class_after)
         work = None if producer is None or class_after in anchors else find_work(producer)
-        if work is None or work[1]:
-            continue  # what a match makes is known
+        if work is None or work[1] or producer is None or anchors.after.result(producer) != class_after:
+            continue  # what a match makes is known, and a second output (the sum that was normalized) is other work
         if any(anchors.is_like(weight, anchors.before.constant_inputs(work[0])) for weight in weights):
             continue  # some of that work is done here
         fitting = [class_before for class_before in joined if _distance(class_before, work[0], anchors) is not None]

@@ -335,6 +335,8 @@ class Matching:
             following = absorbed or readers
             if len(following) != 1:
                 return end if sure and node.op_type == origin.op_type else NO_CLASS  # it cannot have taken in both
+            if not absorbed and self._is_done_by(direct, following[0]):
+                return end
             rest = set(self.before.data_inputs(following[0])) - {end}
             if not self._may_read(node, rest):  # it cannot have joined values that it does not read
                 return end if sure and any(rest <= self._known_inputs(reader) for reader in direct) else NO_CLASS
@@ -422,6 +424,12 @@ class Matching:
             return []
         return sorted(nodes, key=lambda node: node.position)
 
+    def _is_done_by(self, readers: Iterable[Node], origin: Node) -> bool:
+        """Whether one of some nodes reads a constant of another that tells it from others: it does that one's work."""
+        read = (class_id for reader in readers for class_id in self.after.constant_inputs(reader))
+        known = {self.anchors.get(class_id) for class_id in read if self._is_distinctive(class_id)}
+        return any(self.anchors.is_like(class_id, known) for class_id in self.before.constant_inputs(origin))
+
     def does_part(self, node: Node, origin: Node) -> bool:
         """Whether a node leaves some of another's work to those behind it: they read constants that the other read."""
         constants = [class_id for class_id in self.before.constant_inputs(origin) if self.before.size(class_id) > 1]
@@ -482,7 +490,12 @@ class Matching:
         if agreeing or (agreeing == 0 and len(self.after.data_inputs(reader)) == 1):
             return True
         work = self.works.get(reader.key)
-        return work is not None and (self._comes_next(origin, work) or self._comes_next(work, origin))
+        if work is None:
+            return False
+        # What reads more than its work did has taken in what put values together before that (SkipLayerNormalization).
+        joins = len(self.after.data_inputs(reader)) > len(self.before.data_inputs(work))
+        joins &= len(self.before.data_inputs(origin)) > 1
+        return self._comes_next(origin, work) or (joins and self._comes_next(work, origin))
 
     def _comes_next(self, origin: Node, work: Node) -> bool:
         """Whether a node reads what another makes, with nothing beside it on the way."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
-from modelexport.graph.operators import family, is_rearranging
+from modelexport.graph.operators import family, is_moving, is_rearranging
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 
@@ -166,6 +166,8 @@ class ReplacedRegions:
         if work is None:
             return region
         if self._after.result(node) in self._anchors:
+            if (node.op_type, node.attributes) == (work.op_type, work.attributes):
+                region = tuple(source for source in region if not (is_rearranging(source) or is_moving(source)))
             return region if work in region else (*region, work)
         if self._matching.does_part(node, work):
             return (work,)
