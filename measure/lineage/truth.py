@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from measure.lineage.chains import PREFIX
+from measure.lineage.surgery import original_name
 from modelexport.graph.difference import measure
 from modelexport.graph.index import Graph, Node
 from modelexport.record.hierarchy import ModuleCall
@@ -327,7 +327,7 @@ class Truth:
         return frozenset((*self._before.producers, *self._before.inputs, *self._before.initializers))
 
     def _name(self, value: str) -> str:
-        return value.removeprefix(PREFIX)
+        return original_name(value)
 
     def _module(self, keys: Iterable[str]) -> ModuleCall | None:
         owners = set(self._owners(keys))
