@@ -140,8 +140,7 @@ class Links:
             return node.key
         votes: Counter[str] = Counter()
         for reader in self._readers_behind_passing(node):
-            made = {self.after.class_of.get(value) for value in node.outputs}
-            indices = {index for index, value in enumerate(reader.inputs) if self.after.class_of.get(value) in made}
+            indices = {index for index, value in enumerate(reader.inputs) if value in node.outputs}
             link = self.by_node.get(reader.key)
             for key in link.sources[:_VOTERS] if link is not None else ():
                 for index, value in enumerate(self.before.graph.by_key[key].inputs):
