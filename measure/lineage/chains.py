@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onnx import TensorProto, compose, helper, shape_inference, utils
 from onnx.external_data_helper import convert_model_to_external_data
 
-from modelexport.graph.index import index_model
+from measure.lineage import surgery
+from measure.lineage.repeated import REPEATED
 from modelexport.transform.tools.catalogue import parse_chain
 from modelexport.transform.tools.tool import Feed, Job, Tool, read_whole, write_whole
 
@@ -41,10 +41,8 @@ ROWS = (
     "long-short-term",
     "multi-head",
     "convolutions",
+    *REPEATED,
 )
-
-# What `merge` puts before every name.
-PREFIX = "before_"
 
 
 def _external(job: Job) -> None:
@@ -53,33 +51,12 @@ def _external(job: Job) -> None:
     write_whole(model, job.target)
 
 
-def _extract(job: Job) -> None:
-    """Everything up to a value in the middle: what comes behind it is cut off."""
-    model = shape_inference.infer_shapes(read_whole(job.source))
-    graph = index_model(model)
-    typed = {value.name for value in model.graph.value_info if value.type.tensor_type.elem_type == TensorProto.FLOAT}
-    made = [node.key for node in graph.nodes if node.key in graph.computed and node.key in typed]
-    inputs = [value.name for value in model.graph.input]
-    cut = utils.Extractor(model).extract_model(inputs, [made[len(made) * 2 // 3]])
-    write_whole(cut, job.target)
-
-
-def _merge(job: Job) -> None:
-    """With a model behind it that hands its first output on; every name gets a prefix."""
-    model = read_whole(job.source)
-    last = model.graph.output[0]
-    taken = helper.make_value_info("taken", last.type)
-    given = helper.make_value_info("given", last.type)
-    graph = helper.make_graph([helper.make_node("Identity", ["taken"], ["given"])], "behind", [taken], [given])
-    behind = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
-    merged = compose.merge_models(model, behind, [(last.name, "taken")], prefix1=PREFIX, prefix2="behind_")
-    write_whole(merged, job.target)
-
-
 _MORE = (
     Tool("external", "weights in a file of their own", "onnx", _external),
-    Tool("extract", "onnx.utils.extract_model", "onnx", _extract),
-    Tool("merge", "onnx.compose.merge_models with a prefix", "onnx", _merge),
+    Tool("extract", "onnx.utils.extract_model", "onnx", surgery.extract),
+    Tool("merge", "onnx.compose.merge_models with a prefix", "onnx", surgery.merge),
+    Tool("merge_copy", "onnx.compose.merge_models with a second copy", "onnx", surgery.merge_copy),
+    Tool("pack_qkv", "projections of one value packed by hand", "onnx", surgery.pack_qkv),
 )
 _MORE_BY_NAME = {tool.name: tool for tool in _MORE}
 
@@ -106,6 +83,8 @@ CHAINS = (
     "external",
     "extract",
     "merge",
+    "merge_copy",
+    "pack_qkv",
     "int8+ort:all",
     "qdq+ort:all",
     "fp16+ort:all",
@@ -117,6 +96,18 @@ CHAINS = (
     "onnxslim+fp16+ort:all",
     "transformers:bert+fp16+ort:all",
     "opset:21+onnxoptimizer+int8",
+    "onnxslim+transformers:gpt2+fp16",
+    "onnxsim+int4+ort:extended",
+    "onnxscript+ort_fusions+int8",
+    "transformers:bert+int4+ort:basic",
+    "opset:21+onnxslim+qdq",
+    "onnxoptimizer+qoperator+ort:all",
+    "ort:basic+fp16_common+onnxslim",
+    "onnxscript_opset:21+onnxsim+int4",
+    "ort_fusions+int4+fp16",
+    "onnxslim+qdq+ort:extended",
+    "shapes+int8+onnxoptimizer",
+    "transformers:gpt2+onnxslim+int8",
 )
 _LOSSY = frozenset({"int8", "qdq", "qoperator", "int4", "fp16", "fp16_common"})
 

@@ -16,8 +16,10 @@ import onnx
 
 from measure.corpus.models import export_row
 from measure.corpus.verify_row import first_line
-from measure.lineage.chains import PREFIX, is_lossy, run_chain
+from measure.lineage.chains import is_lossy, run_chain
+from measure.lineage.repeated import REPEATED, export_repeated
 from measure.lineage.scoring import SHARES, Relinked, Scorer, ToolOutcome, ToolResult, relink_model
+from measure.lineage.surgery import PREFIX, original_name
 from measure.lineage.truth import Values
 from measure.lineage.value_comparison import run_values
 from measure.results import TaskFolder
@@ -56,7 +58,7 @@ def perform(job: Job, folder: TaskFolder) -> None:
 def _export(name: str, exporter: str) -> str:
     """torch's reason if it refuses."""
     try:
-        export_row(name, exporter, Path(BEFORE))
+        (export_repeated if name in REPEATED else export_row)(name, exporter, Path(BEFORE))
     except ExportFailed as error:
         return first_line(error.message)
     return ""
@@ -100,7 +102,7 @@ class Subject:
         return ToolResult(*head, outcome, message, scores, planted, alone, wrong)
 
     def _outputs_of(self, chain: str, model: onnx.ModelProto, after: Values) -> tuple[ToolOutcome, str]:
-        given = {value.name.removeprefix(PREFIX) for value in model.graph.output}
+        given = {original_name(value.name) for value in model.graph.output}
         for name in given.intersection(self._outputs):
             one, other = self._values.get(name), after.get(name, after.get(PREFIX + name))
             if one is None or other is None or one.dtype.kind != "f" or is_lossy(chain):
@@ -134,7 +136,8 @@ def _fed(model: onnx.ModelProto, feed: Values) -> dict[str, np.ndarray]:
     """What a file is given: by name, or where a tool has renamed its inputs, by place."""
     stored = {tensor.name for tensor in model.graph.initializer}
     names = [value.name for value in model.graph.input if value.name not in stored]
-    return {name: feed[name] if name in feed else list(feed.values())[place] for place, name in enumerate(names)}
+    given = {name: original_name(name) for name in names}
+    return {name: feed[given[name]] if given[name] in feed else [*feed.values()][i] for i, name in enumerate(names)}
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from modelexport.graph.outline import digested, sketches_of
 from modelexport.lineage.descent import trace_lineage
 from modelexport.lineage.inherit import inherit_record
 from modelexport.record.lineage import Lineage
-from modelexport.record.provenance import Provenance
+from modelexport.record.provenance import Confidence, Provenance
 
 # Names that are hidden: none, half of them, nearly all.
 SHARES = (0.0, 0.5, 0.9)
@@ -54,6 +54,8 @@ class Score:
     module        those that are credited to it
     several       nodes that do the work of several modules, by names
     one_only      those that are credited to one module alone
+    judged        nodes credited with confidence (`strong` or more) of which it is known who can have a part in them
+    too_wide      those that are credited to a module which has none
     compared      nodes whose result can be compared with that of a source
     contradicted  those that make something else
     drifted       nodes that a tool of few bits makes less like themselves than like others: not compared
@@ -67,6 +69,8 @@ class Score:
     module: int = 0
     several: int = 0
     one_only: int = 0
+    judged: int = 0
+    too_wide: int = 0
     compared: int = 0
     contradicted: int = 0
     drifted: int = 0
@@ -169,6 +173,7 @@ class Scorer:
             total += self._linked(share, node, found.lineage, other)
             total += self._placed(share, node, found, other) if counts else Score()
             total += self._credited(share, node, found.record, other)
+            total += self._bounded(share, node, found.record, other)
         return replace(total, **self._compared(share, found)) if self._values[1] else total
 
     def _pairs(self, found: Relinked) -> Iterator[tuple[Node, Node]]:
@@ -210,6 +215,16 @@ class Scorer:
             credited = record.nodes[other.key].attribution.owners[0]
             self._say(share, node, f"works for {', '.join(sorted(map(str, owners)))}, credited to {credited} alone")
         return Score(several=1, one_only=int(alone))
+
+    def _bounded(self, share: float, node: Node, record: Provenance, other: Node) -> Score:
+        attribution = record.nodes[other.key].attribution
+        contributors = self._truth.contributors(node)
+        if attribution.confidence < Confidence.STRONG or not contributors:
+            return Score()
+        others = set(attribution.owners) - contributors
+        if others:
+            self._say(share, node, f"is no work of {', '.join(sorted(map(str, others))[:3])} (too wide)")
+        return Score(judged=1, too_wide=int(bool(others)))
 
     def _compared(self, share: float, found: Relinked) -> dict[str, int]:
         """Names are hidden, so that values are found through the nodes that make them."""

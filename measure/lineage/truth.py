@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from measure.lineage.chains import PREFIX
+from measure.lineage.surgery import original_name
 from modelexport.graph.difference import measure
 from modelexport.graph.index import Graph, Node
 from modelexport.record.hierarchy import ModuleCall
@@ -154,6 +154,90 @@ class Truth:
         working = ((key for key in work if not self._is_idle(key)) for work in self._works(node))
         return min((frozenset(self._owners(work)) for work in working), key=len, default=frozenset())
 
+    def contributors(self, node: Node) -> frozenset[ModuleCall]:
+        """Every module that may have a part in what a node makes; none if names do not tell.
+
+        That is who owns a node between the nearest named values above and below it, has made the same as such a node,
+        or has computed a constant for it. A node that was renamed does some of that work, and nothing else:
+
+            before    a ──► MatMul (fc) ──► Add (fc) ──► Erf (act) ──► Mul (act) ──► b ──► MatMul (out)
+            after     a ──► MatMul ──► ? ──► BiasGelu ──► b ──► MatMul                ? is no work of `out`
+        """
+        ends = self._possible[node.key]
+        if not ends:
+            ends = tuple(origin for key in self._named_below(node) for origin in self._possible[key])
+        keys = self._slice(ends, self._named_above(node)) if ends else []
+        maker = self._after.producers.get(node.inputs[0]) if is_passing(node) else None
+        if keys and maker is not None:
+            # What a quantizer reads may have the name of what it makes: it clips in the place of an activation.
+            keys += self._slice(self._possible[maker.key], self._named_above(maker))
+        equal = (other for key in keys for other in self._merged(key))
+        return frozenset(self._owners((*keys, *self._constant_work(keys), *equal)))
+
+    def _named_below(self, node: Node) -> list[str]:
+        """The nearest nodes below one whose names tell what they made; none if one of its values is not followed."""
+        found: dict[str, None] = {}
+        waiting, seen = [node], {node.key}
+        while waiting:
+            readers = [reader for value in waiting.pop().outputs for reader in self._after.consumers.get(value, ())]
+            for reader in readers:
+                if self._possible.get(reader.key):
+                    found[reader.key] = None
+                elif reader.key not in seen:
+                    seen.add(reader.key)
+                    waiting.append(reader)
+            if len(seen) > _LARGEST:
+                return []
+        return list(found)
+
+    def _named_above(self, node: Node) -> set[str]:
+        """The nearest values before, by name, that a node is computed from: the first that each name may mean."""
+        found: set[str] = set()
+        waiting, seen = list(node.inputs), set(node.inputs)
+        while waiting:
+            value = waiting.pop()
+            known = self._known(value) if value else set()
+            found.update(sorted(known, key=self._position)[:1])
+            maker = None if known else self._after.producers.get(value)
+            above = [read for read in maker.inputs if read not in seen] if maker is not None else []
+            seen.update(above)
+            waiting += above
+        return found
+
+    def _position(self, value: str) -> int:
+        return self._before.producers[value].position if value in self._before.producers else -1
+
+    def _slice(self, ends: Collection[Node], read: Collection[str]) -> list[str]:
+        """The keys of nodes from some values down to others; nothing if it goes on and on.
+
+        What made the same as one of those others may have been merged with it: it is the last.
+        """
+        same = {self._numbers(value) for value in read} - {None}
+        found: dict[str, None] = {}
+        waiting = list(ends)
+        while waiting:
+            origin = waiting.pop()
+            if origin.key in found:
+                continue
+            found[origin.key] = None
+            if origin not in ends and self._numbers(origin.key) in same:
+                continue
+            above = [value for value in origin.inputs if value not in read]
+            waiting += (self._before.producers[value] for value in above if value in self._before.producers)
+            if len(found) > _LARGEST:
+                return []
+        return list(found)
+
+    def _constant_work(self, keys: Iterable[str]) -> Iterator[str]:
+        """Nodes that make constants for others out of constants."""
+        waiting, seen = [self._before.by_key[key] for key in keys], set(keys)
+        while waiting:
+            for maker in self._before.predecessors(waiting.pop()):
+                if maker.key not in self._varying[0] and maker.key not in seen:
+                    seen.add(maker.key)
+                    waiting.append(maker)
+                    yield maker.key
+
     def work(self, node: Node) -> list[str]:
         """The nodes before, by key, between what a node reads and what it makes. Nothing where a name is missing."""
         return next(iter(self._works(node)), [])
@@ -243,7 +327,7 @@ class Truth:
         return frozenset((*self._before.producers, *self._before.inputs, *self._before.initializers))
 
     def _name(self, value: str) -> str:
-        return value.removeprefix(PREFIX)
+        return original_name(value)
 
     def _module(self, keys: Iterable[str]) -> ModuleCall | None:
         owners = set(self._owners(keys))

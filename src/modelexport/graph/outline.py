@@ -152,13 +152,25 @@ def sketch(array: np.ndarray) -> Sketch | None:
 
 
 def sketches_like(file: ModelFile, known: Iterable[Sketch | None]) -> Sketches:
-    """Those of a file whose blocked weights have the order in which most of them are known."""
-    names = list(dict.fromkeys(blocked_weights(file.proto)))
+    """Those of a file whose blocked weights have the order in which most of them are known.
+
+    One that is known as it lies was not touched: the zeros at the end of a bias may be its own, and fill up no block.
+    """
+    names = frozenset(blocked_weights(file.proto))
+    as_it_lies = sketches_of(file)
     if not names:
-        return sketches_of(file)
+        return as_it_lies
     there = frozenset(known) - {None}
     candidates = [sketches_of(file, block) for block in BLOCKS]
-    return max(candidates, key=lambda sketches: sum(sketches(name) in there for name in names))
+    in_order = max(candidates, key=lambda sketches: sum(sketches(name) in there for name in sorted(names)))
+
+    def find(name: str) -> Sketch | None:
+        ordered = in_order(name)
+        if name in names and ordered not in there and (lying := as_it_lies(name)) in there:
+            return lying
+        return ordered
+
+    return find
 
 
 def sketches_of(file: ModelFile, block: int = 0) -> Sketches:

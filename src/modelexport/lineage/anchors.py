@@ -43,7 +43,7 @@ class Anchors:
     def readers_before(self, class_after: int) -> list[Node]:
         """Who read what a value after is, or a constant like it."""
         known = self.get(class_after)
-        group = self._groups.get(self._group(known), [known])
+        group = self._groups.get(self.group(known), [known])
         if len(group) == 1:
             return self.before.readers_of(group[0])  # there may be thousands: no copy
         return [reader for class_before in group for reader in self.before.readers_of(class_before)]
@@ -94,8 +94,8 @@ class Anchors:
         origin_read = self.before.varying_inputs(origin) if folded else self.before.data_inputs(origin)
         if len(read) != len(origin_read):
             return False
-        groups = {self._group(self.get(class_id)) for class_id in self.after.constant_inputs(node)}
-        origin_groups = {self._group(class_id) for class_id in self.before.constant_inputs(origin)}
+        groups = {self.group(self.get(class_id)) for class_id in self.after.constant_inputs(node)}
+        origin_groups = {self.group(class_id) for class_id in self.before.constant_inputs(origin)}
         small = {class_id for class_id in origin_groups if self.before.constants.get(class_id) is not None}
         # A small constant may have become an attribute: Clip's limits, Reshape's shape.
         return origin_groups <= groups or (NO_CLASS not in groups and origin_groups - groups <= small)
@@ -106,7 +106,7 @@ class Anchors:
             known = self.get(class_after)
             if NO_CLASS in (known, class_before):
                 continue
-            if self._group(known) == self._group(class_before):
+            if self.group(known) == self.group(class_before):
                 same += 1
             elif self._contradict(class_after, class_before) and not self.is_above(known, class_before):
                 return None
@@ -156,9 +156,10 @@ class Anchors:
         return upper in self.before.walk_up(lower)
 
     def is_like(self, class_before: int, others: Iterable[int]) -> bool:
-        return any(self._group(class_before) == self._group(other) for other in others)
+        return any(self.group(class_before) == self.group(other) for other in others)
 
-    def _group(self, class_before: int) -> int:
+    def group(self, class_before: int) -> int:
+        """The first constant that holds the same as one, or any other class itself."""
         return self.alike.get(class_before, class_before)
 
 
@@ -182,7 +183,9 @@ class InputPair:
 
 def pair_inputs(node: Node, origin: Node, anchors: Anchors, find_work: FindWork) -> Iterator[InputPair]:
     """What two nodes read that do the same work: which value of the one is which of the other."""
-    read, origin_read = anchors.after.data_inputs(node), anchors.before.data_inputs(origin)
+    # A scale that a quantizer found was not there before.
+    read = [class_id for class_id in anchors.after.data_inputs(node) if not anchors.after.is_scale(class_id)]
+    origin_read = anchors.before.data_inputs(origin)
     if is_commutative(family(node.operator)):
         # Operands have no order: those that are known are taken away, and the rest is told apart by its work.
         read, origin_read = _remove_known(read, origin_read, anchors)
@@ -216,8 +219,8 @@ def _pair_above_joints(
     for class_after in read:
         producer = anchors.after.producers.get(class_after)
         work = None if producer is None or class_after in anchors else find_work(producer)
-        if work is None or work[1]:
-            continue  # what a match makes is known
+        if work is None or work[1] or producer is None or anchors.after.result(producer) != class_after:
+            continue  # what a match makes is known, and a second output (the sum that was normalized) is other work
         if any(anchors.is_like(weight, anchors.before.constant_inputs(work[0])) for weight in weights):
             continue  # some of that work is done here
         fitting = [class_before for class_before in joined if _distance(class_before, work[0], anchors) is not None]

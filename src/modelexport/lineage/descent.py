@@ -43,6 +43,7 @@ from modelexport.lineage.hints import ConstantHints, NameHints, pair_io
 from modelexport.lineage.inherit import ConstantOrigins
 from modelexport.lineage.links import Links, NodeLinker, reachable_nodes
 from modelexport.lineage.matching import Matching
+from modelexport.lineage.regions import align_regions
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 from modelexport.record.lineage import Consistency, Lineage, Link, Relation
 from modelexport.record.outline import Sketches
@@ -102,6 +103,7 @@ def match_graphs(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches
             matching.anchor(class_after, class_before)
             matching.propagate()
     matching.guess_works()
+    align_regions(matching)
     return matching
 
 

@@ -23,6 +23,8 @@ from modelexport.record.outline import Sketch, Sketches
 
 # Names that are looked at to find out what a tool put before all of them.
 _TRIED = 200
+# Copies of one file that may have been merged, each with a prefix of its own.
+_MOST_COPIES = 4
 # Names that must agree for a prefix, or contradict the weights for a new deal, to be no accident.
 _FEWEST = 3
 # Of so many names, at least one in so many must be on an operator like the one before.
@@ -46,12 +48,13 @@ class NameHints:
     def __init__(self, before: ValueClasses, after: ValueClasses, differ: Callable[[Node, Node], bool]) -> None:
         """differ  whether a node after reads other weights than one before, and is not that one, whatever its name"""
         self._before, self._after = before, after
-        self._prefix = self._common_prefix()
+        self._prefixes = self._common_prefixes()
         self.hints = self._drop_contradicted(self._read_names(), differ)
 
     def class_named(self, value: str) -> int:
         """The class before of a value with this name, or NO_CLASS."""
-        return self._before.class_of.get(value.removeprefix(self._prefix), NO_CLASS)
+        names = (value, *(value.removeprefix(prefix) for prefix in self._prefixes))
+        return next((self._before.class_of[name] for name in names if name in self._before.class_of), NO_CLASS)
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Names with a neighbour whose name fits: what one makes the other reads, before and after."""
@@ -135,17 +138,22 @@ class NameHints:
             return False
         return (producer.op_type, producer.attributes) == (origin.op_type, origin.attributes)
 
-    def _common_prefix(self) -> str:
-        """What a tool put before every name, if it did, as `onnx.compose.add_prefix` does."""
-        values = [value for node in self._after.graph.nodes[:_TRIED] for value in node.outputs if value]
+    def _common_prefixes(self) -> list[str]:
+        """What a tool put before every name, if it did, as `onnx.compose.add_prefix` does; of several files, before
+        those of each."""
+        graph = self._after.graph
+        made = [value for node in graph.nodes[:: 1 + len(graph.nodes) // _TRIED] for value in node.outputs if value]
+        values = [*graph.inputs, *graph.outputs, *made]
         strange = [value for value in values if value not in self._before.class_of]
         if len(strange) < len(values) / 2:
-            return ""
-        votes = Counter(
-            value[:cut] for value in strange for cut in range(1, len(value)) if value[cut:] in self._before.class_of
+            return []
+        prefixes = (
+            [value[:cut] for cut in range(1, len(value)) if value[cut:] in self._before.class_of] for value in strange
         )
-        prefix, count = max(votes.items(), key=lambda item: item[1], default=("", 0))
-        return prefix if count >= _FEWEST and count > sum(votes.values()) / 2 else ""
+        told = [candidates for candidates in prefixes if candidates]
+        votes = Counter(prefix for candidates in told for prefix in candidates)
+        enough = max(_FEWEST, len(told) / _MOST_COPIES)
+        return [prefix for prefix, count in votes.most_common(_MOST_COPIES) if count >= enough]
 
 
 # Two weights that are this much alike are not told apart by it.

@@ -1,14 +1,8 @@
 """Links: for each node after, the nodes before whose work it does; every linker adds what the ones before left open.
 
-`descent.py` has the order of linkers, and how to add one. Beside the links, this has the two things that they ask for:
-
-- Reachability: which nodes before still lead to what the graph after returns. A tool may have cut outputs off, and
-  nobody stands for what only led to these.
-- Regions: backward slices of the graph before between values that both graphs have. Whatever lies there after has
-  replaced whatever lay there before:
-
-    before    a ──► Pow ──► ReduceMean ──► Sqrt ──► Div ──► b        a and b are anchored:
-    after     a ──► SimplifiedLayerNormalization ──────────► b       the node comes from all four
+`descent.py` has the order of linkers, and how to add one. Beside the links, this has reachability, which they ask for:
+which nodes before still lead to what the graph after returns. A tool may have cut outputs off, and nobody stands for
+what only led to these. The other thing that they ask for is `regions.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +15,7 @@ from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import SHAPE_READERS, Graph, Node
 from modelexport.graph.operators import is_linear, is_passing, is_rearranging
 from modelexport.lineage.matching import Matching
+from modelexport.lineage.regions import ReplacedRegions
 from modelexport.lineage.value_classes import NO_CLASS
 from modelexport.record.lineage import Link, Relation
 from modelexport.record.provenance import Confidence
@@ -72,130 +67,6 @@ def _slice_numbers(graph: Graph, roots: Iterable[str], starts: set[str]) -> list
     return backward_slice(producers(roots), step)
 
 
-# A region with more ways out than these is no region.
-_MOST_EXITS = 64
-# And one with more nodes than these neither; without a limit, a long computation that is gone costs every reader.
-_LARGEST = 256
-# Nodes that one node was ever seen to take in beside its own work.
-_STEPS = 4
-
-
-class ReplacedRegions:
-    """sources  by the key of a node after that has no match: the nodes before that it has replaced"""
-
-    def __init__(self, matching: Matching) -> None:
-        self._matching = matching
-        self._before, self._after = matching.before, matching.after
-        self._anchors = matching.anchors
-        self._still_there = matching.anchors.classes_still_there().union(*matching.anchors.merged.values())
-        self._done = matching.matched_origins.union(origin.key for origin in matching.works.values())
-        self._exits: dict[str, frozenset[int]] = {}
-        self._slices: dict[tuple[frozenset[int], frozenset[str]], tuple[Node, ...]] = {}
-        for node in reversed(self._after.nodes):
-            self._exits[node.key] = self._find_exits(node)
-        self.sources: dict[str, tuple[Node, ...]] = {}
-        for node in self._after.nodes:
-            if node.key not in matching.matches and (region := self._add_siblings(node, self._find_region(node))):
-                self.sources[node.key] = region
-
-    def _find_exits(self, node: Node) -> frozenset[int]:
-        """The nearest values that both graphs have, going on from what a node makes."""
-        made = [class_id for class_id in self._after.outputs(node) if class_id != NO_CLASS]
-        known = frozenset(self._anchors.get(class_id) for class_id in made if class_id in self._anchors)
-        if known:
-            return known
-        exits: set[int] = set()
-        for class_id in made:
-            for reader in self._after.readers_of(class_id):
-                origin = self._matching.matches.get(reader.key)
-                if origin is None:
-                    exits |= self._exits.get(reader.key, frozenset())
-                else:
-                    exits |= {read for read in self._before.data_inputs(origin) if read not in self._still_there}
-                if len(exits) > _MOST_EXITS:
-                    return frozenset()
-        return frozenset(exits)
-
-    def _find_region(self, node: Node) -> tuple[Node, ...]:
-        work = self._matching.works.get(node.key)
-        slice_ = self._slice(self._exits[node.key], self._claimed_above(node))
-        # What another node still does is that one's work.
-        gone = tuple(source for source in slice_ if source.key not in self._matching.matched_origins)
-        # What works on data replaces what did; arithmetic on shapes and constants replaces the like.
-        computes = node.key in self._after.graph.computed
-        region = tuple(source for source in gone if (source.key in self._before.graph.computed) == computes) or gone
-        if work is None:
-            return region
-        if self._after.result(node) in self._anchors:
-            return region if work in region else (*region, work)
-        if self._matching.does_part(node, work):
-            return (work,)
-        # What depends on the work of a reader as well is done there, or later.
-        readers = (reader for class_id in self._after.outputs(node) for reader in self._after.readers_of(class_id))
-        works_below = [self._matching.works[reader.key] for reader in readers if reader.key in self._matching.works]
-        later = {source.key for work_below in works_below for source in self._below(work_below, region)}
-        below = [source for source in self._below(work, region) if source is work or source.key not in later]
-        return (*self._above(node, work), *(below if len(below) <= _STEPS else (work,)))
-
-    def _above(self, node: Node, work: Node) -> tuple[Node, ...]:
-        """What lay between a node's work and what it reads now, if that is known or it reads more than before."""
-        read, work_read = self._after.data_inputs(node), self._before.data_inputs(work)
-        if len(read) <= len(work_read) and not all(class_id in self._anchors for class_id in read):
-            return ()
-        gone = frozenset(class_id for class_id in work_read if class_id not in self._still_there)
-        above = tuple(source for source in self._slice(gone, frozenset()) if source.key not in self._done)
-        return above if len(above) <= _STEPS else ()
-
-    def _add_siblings(self, node: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
-        """A node that makes several values has also replaced what made others of them from the same value (Split)."""
-        if sum(class_id != NO_CLASS for class_id in self._after.outputs(node)) < 2:
-            return region
-        read = {self._anchors.get(class_id) for class_id in self._after.data_inputs(node)} - {NO_CLASS}
-        kinds = {source.op_type for source in region if not read.isdisjoint(self._before.data_inputs(source))}
-        beside = (reader for class_id in read for reader in self._before.readers_of(class_id)[:_MOST_EXITS])
-        gone = (reader for reader in beside if reader.key not in self._done and reader not in region)
-        return (*region, *(reader for reader in gone if reader.op_type in kinds))
-
-    def _below(self, work: Node, region: tuple[Node, ...]) -> list[Node]:
-        below, made = [work], set(self._before.outputs(work))
-        for source in sorted(region, key=lambda node: node.position):
-            if source is work or is_rearranging(source):
-                continue
-            if not made.isdisjoint(self._before.inputs(source)):
-                below.append(source)
-                made.update(self._before.outputs(source))
-        return below
-
-    def _claimed_above(self, node: Node) -> frozenset[str]:
-        """What the nodes right above do is not this one's work: all of it if they end where both graphs have a value,
-        else what they are known to do, if this one is known to do something else."""
-        claimed: set[str] = set()
-        work = self._matching.works.get(node.key)
-        for class_id in self._after.data_inputs(node):
-            producer = self._after.producers.get(class_id)
-            if producer is None or class_id in self._anchors or producer.key not in self.sources:
-                continue
-            work_above = self._matching.works.get(producer.key)
-            if work is not None and work_above is not None and work_above is not work:
-                claimed.add(work_above.key)
-            if any(made in self._anchors for made in self._after.outputs(producer)):
-                claimed.update(source.key for source in self.sources[producer.key])
-        return frozenset(claimed)
-
-    def _slice(self, exits: frozenset[int], claimed: frozenset[str]) -> tuple[Node, ...]:
-        if (exits, claimed) not in self._slices:
-
-            def producers(class_ids: Iterable[int]) -> Iterator[Node]:
-                nodes = (self._before.producers.get(class_id) for class_id in class_ids)
-                return (node for node in nodes if node is not None and node.key not in claimed)
-
-            def step(node: Node) -> Iterator[Node]:
-                return producers(read for read in self._before.data_inputs(node) if read not in self._still_there)
-
-            self._slices[exits, claimed] = tuple(backward_slice(producers(exits), step, limit=_LARGEST))
-        return self._slices[exits, claimed]
-
-
 # Sources of a reader that are asked which of several congruent nodes they read.
 _VOTERS = 4
 
@@ -215,7 +86,8 @@ class Links:
         self.before, self.after, self.anchors = matching.before, matching.after, matching.anchors
         self.by_node: dict[str, Link] = {}
         self.covered: set[str] = set()
-        self.regions = ReplacedRegions(matching).sources
+        replaced = ReplacedRegions(matching)
+        self.regions, self._vague = replaced.sources, replaced.find_vague()
         self.handing_on = frozenset(matching.after.pass_through)
         self._still_there = matching.anchors.classes_still_there()
         self.quantizers: dict[int, list[Node]] = {}
@@ -244,7 +116,8 @@ class Links:
     def add_region(self, nodes: Sequence[Node], region: Sequence[Node]) -> None:
         sources = [source for origin in region for source in self.before.congruent_nodes(origin)]
         for node in nodes:
-            self.add(node, sources, region_relation(sources), Confidence.STRONG)
+            confidence = Confidence.INFERRED if nodes[0].key in self._vague else Confidence.STRONG
+            self.add(node, sources, region_relation(sources), confidence)
 
     def add_introduced(self, node: Node, neighbours: Iterable[Node]) -> None:
         """Link a node without a link to the sources of its neighbours: it is there for them."""
@@ -266,7 +139,7 @@ class Links:
         if node.key in candidates:
             return node.key
         votes: Counter[str] = Counter()
-        for reader in self.after.graph.successors(node):
+        for reader in self._readers_behind_passing(node):
             indices = {index for index, value in enumerate(reader.inputs) if value in node.outputs}
             link = self.by_node.get(reader.key)
             for key in link.sources[:_VOTERS] if link is not None else ():
@@ -279,6 +152,15 @@ class Links:
         alike = {key: votes[key] for key in votes if bool(candidates[key].graph) == bool(node.graph)} or votes
         best = [key for key, count in alike.items() if count == max(alike.values())]
         return best[0] if len(best) == 1 else None
+
+    def _readers_behind_passing(self, node: Node) -> Iterator[Node]:
+        """Who reads what a node makes, be it behind a quantizer that a tool brought along."""
+        waiting = [(reader, 0) for reader in self.after.graph.successors(node)]
+        for reader, steps in waiting:  # it grows while it is read
+            if reader in self.handing_on and reader.key not in self.by_node and steps < _VOTERS:
+                waiting += [(following, steps + 1) for following in self.after.graph.successors(reader)]
+            else:
+                yield reader
 
     def is_lost(self, class_before: int) -> bool:
         """Whether a constant that is no mere number is in the graph before alone."""

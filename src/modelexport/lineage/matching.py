@@ -17,12 +17,14 @@ time in proportion to the graphs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
-from modelexport.graph.operators import family, is_passing, is_product, is_view
+from modelexport.graph.operators import family, is_passing, is_product, is_rearranging, is_view
 from modelexport.lineage.anchors import Anchors, pair_inputs
 from modelexport.lineage.hints import ConstantHints
+from modelexport.lineage.read_order import ReadOrder
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 from modelexport.record.provenance import Confidence
 
@@ -32,6 +34,8 @@ _CROWD = 48
 _DISTINCTIVE = 16
 # Operators that one operator was ever seen to take in behind it.
 _STEPS = 4
+# Operators that one operator is believed to do the work of without further signs.
+_LARGEST_STEP = 32
 
 
 class Matching:
@@ -62,6 +66,7 @@ class Matching:
             self.anchors.known.setdefault(class_after, class_before)
             self._enqueue(self.after.readers_of(class_after))
         self.anchors.set_alike(hints.alike)
+        self._read_order = ReadOrder(self.anchors)
 
     def anchor(self, class_after: int, class_before: int, *, certain: bool = False) -> None:
         """Note that two values are the same; `certain` if that does not follow from anything else."""
@@ -84,6 +89,24 @@ class Matching:
         for node in self.after.nodes:
             if node.key not in self.matches and node.key not in self.works:
                 self._match_by_later_result(node)
+        self.end_works()
+
+    def add_work(self, node: Node, origin: Node) -> None:
+        """Note that a node does the work of another, which something else than values told."""
+        if node.key in self.matches or self.anchors.agreement(node, origin) is None:
+            return
+        if node.op_type == origin.op_type and node.attributes != origin.attributes:
+            return  # it may do a part of that alone
+        if self._is_match(node, origin):
+            self._match(node, origin, Confidence.STRONG)
+            return
+        former = self.works.pop(node.key, None)
+        self._add_work(node, origin)
+        if former is not None:
+            self.absorbed[node.key][former.key] = None
+
+    def end_works(self) -> None:
+        """Anchor what nodes read and make that do some work, as far as that is known by now."""
         self.propagate()
         # What is made of constants alone has a part in the work, and does not end it.
         working = [node for node in self.after.nodes if node.key in self.works and self.after.data_inputs(node)]
@@ -91,10 +114,28 @@ class Matching:
             if family(node.op_type) == family(self.works[node.key].op_type):
                 self._anchor_inputs(node, self.works[node.key])  # more is known by now of what it reads
         self.propagate()
+        self._anchor_new_views()
         for node in working:
             result = self.after.result(node)
             if result not in self.anchors:
                 self.anchor(result, self._end_of_work(node, self.works[node.key]))
+                self.propagate()
+            self._anchor_unknown_input(node)
+            if result not in self.anchors:
+                self.anchor(result, self._start_of_next(node, self.before.result(self.works[node.key])))
+                self.propagate()
+
+    def _anchor_new_views(self) -> None:
+        """A view of a value that nobody saw in another shape before is a tool's own: what it makes is that value.
+
+        before    x ──► MatMul ──► m          after    x ──► Reshape ──► Gemm ──► Reshape ──► m
+        """
+        for node in self.after.nodes:
+            if not is_view(node) or self.after.result(node) in self.anchors:
+                continue
+            read = self.anchors.get(self.after.inputs(node)[0])
+            if not any(map(is_rearranging, self.before.readers_of(read)[:_CROWD])):
+                self.anchor(self.after.result(node), read)
                 self.propagate()
 
     def _enqueue(self, nodes: Iterable[Node]) -> None:
@@ -150,7 +191,7 @@ class Matching:
         # Of two that fit equally well neither is believed: something else may still decide.
         if (others and others[0][0] == rate) or not (only or self._is_enough(read, rate[0])):
             return
-        if self.anchors.is_same_work(node, origin) and not any(self._find_absorbed(node, origin)):
+        if self._is_match(node, origin):
             known = all(class_id in self.anchors for class_id in read)
             if known or origin.key not in self.matched_origins:  # else two that may read different values would be one
                 chosen = not others or origin.key == node.key  # of several, its name says which
@@ -158,10 +199,21 @@ class Matching:
         else:
             self._add_work(node, origin)
 
+    def _is_match(self, node: Node, origin: Node) -> bool:
+        """Whether a node does what another did and no more, and leaves nothing of it to those that read its result."""
+        same = self.anchors.is_same_work(node, origin) and not any(self._find_absorbed(node, origin))
+        return same and not self._is_ended_by_reader(node, origin)
+
+    def _is_ended_by_reader(self, node: Node, origin: Node) -> bool:
+        """Whether what another node made is made by a reader of this one: Shape(start, end), and Shape with a Slice."""
+        readers = self.after.readers_of(self.after.result(node))[:_CROWD]
+        results = (self.anchors.get(self.after.result(reader)) for reader in readers)
+        return self.before.result(origin) in results
+
     def _match_by_weight(self, node: Node, read: list[int]) -> None:
         """A node with a weight that only one node read has some part in that one's work."""
         for class_id in filter(self._is_distinctive, read):
-            readers = self.anchors.readers_before(class_id)
+            readers = self._readers_in_order(node, class_id) or self.anchors.readers_before(class_id)
             if len(readers) == 1:
                 self.works.setdefault(node.key, readers[0])
 
@@ -170,12 +222,20 @@ class Matching:
         lists = [self.anchors.readers_before(class_id) for class_id in read if class_id in self.anchors]
         crowds = sorted((crowd for crowd in lists if len(crowd) <= _CROWD), key=len)
         kind = family(node.op_type)
+        in_order = sorted((self._readers_in_order(node, each) for each in self.after.constants_above(node)), key=len)
         # A view may have stood between a value and its reader; that is looked for behind the smallest crowd alone.
-        for crowd in (*crowds, *(_behind_views(crowd, self.before) for crowd in crowds[:1])):
+        for crowd in (
+            *sorted(in_order, key=len),
+            *crowds,
+            *(_behind_views(crowd, self.before) for crowd in crowds[:1]),
+        ):
             candidates = [reader for reader in crowd if family(reader.op_type) == kind]
             if candidates:
                 return candidates
         return []
+
+    def _readers_in_order(self, node: Node, class_after: int) -> Sequence[Node]:
+        return self._read_order.readers_before(node, self.anchors.group(self.anchors.get(class_after)))
 
     def _rate(self, node: Node, candidates: Iterable[Node]) -> Iterator[tuple[tuple[int, bool, bool], Node]]:
         for origin in candidates:
@@ -261,7 +321,7 @@ class Matching:
 
     def _end_of_work(self, node: Node, origin: Node) -> int:
         """The first value from a node's result on that is read by the same operators as what another makes now."""
-        if self.does_part(node, origin):
+        if self.does_part(node, origin) or self._is_ended_by_reader(node, origin):
             return NO_CLASS
         direct = [reader for reader in self.after.readers_of(self.after.result(node)) if not is_passing(reader)]
         wanted = [direct, list(_behind_views(direct, self.after))]
@@ -275,12 +335,100 @@ class Matching:
             following = absorbed or readers
             if len(following) != 1:
                 return end if sure and node.op_type == origin.op_type else NO_CLASS  # it cannot have taken in both
+            if not absorbed and self._is_done_by(direct, following[0]):
+                return end
             rest = set(self.before.data_inputs(following[0])) - {end}
             if not self._may_read(node, rest):  # it cannot have joined values that it does not read
                 return end if sure and any(rest <= self._known_inputs(reader) for reader in direct) else NO_CLASS
             sure &= bool(absorbed)
             end = self.before.result(following[0])
         return NO_CLASS
+
+    def known_works(self, node: Node) -> list[Node]:
+        """All nodes before that a node is known to do the work of, be it in part: it reads their constants, for one."""
+        works = {work.key: work for work in [self.works.get(node.key)] if work is not None}
+        works |= {key: self.before.graph.by_key[key] for key in self.absorbed.get(node.key, ())}
+        for class_id in filter(self._is_distinctive, self.after.constant_inputs(node)):
+            readers = self._readers_in_order(node, class_id) or self.anchors.readers_before(class_id)
+            if len(readers) == 1 and self.before.result(readers[0]) not in self.before.foldable:
+                works[readers[0].key] = readers[0]
+        return list(works.values())
+
+    def _anchor_unknown_input(self, node: Node) -> None:
+        """If all that a node reads is known but for one value, that is the one that its works read and nobody makes.
+
+        before    a ──► … ──► MatMul ──► m ──► Add(b) ──► Add(r) ──► LayerNormalization
+        after     a ──► … ──► ? ──► SkipLayerNormalization(b, r)                          ? is m
+        """
+        unknown = [each for each in self.after.data_inputs(node) if each not in self.anchors]
+        unknown = [each for each in unknown if not self.after.is_scale(each)]
+        works = self.known_works(node) if len(unknown) == 1 else []
+        if len(works) <= 1:
+            return  # its inputs are paired already
+        keys = {work.key for work in works}
+        inside = {each.key: each for work in works for each in self._path_to(work, keys, _STEPS)}
+        made = {class_id for each in inside.values() for class_id in self.before.outputs(each)}
+        read = {class_id for each in inside.values() for class_id in self.before.varying_inputs(each)}
+        left = read - made - self._known_inputs(node) - self.anchors.classes_still_there()
+        if len(left) == 1 and keys <= inside.keys():
+            self.anchor(unknown[0], left.pop())
+            self.propagate()
+
+    def _path_to(self, node: Node, keys: set[str], steps: int) -> list[Node]:
+        """A node and all above it that lead to it from one of others within some steps."""
+        path = [node]
+        for class_id in self.before.varying_inputs(node) if steps else ():
+            producer = self.before.producers.get(class_id)
+            above = [] if producer is None else self._path_to(producer, keys, steps - 1)
+            if any(each.key in keys for each in above):
+                path += above
+        return path
+
+    def _start_of_next(self, node: Node, made: int) -> int:
+        """What a node's work makes, if a reader's result is known and that reader does all that came next.
+
+        before    x ──► MatMul ──► m ──► (Mul, Erf, Add, Mul) ──► g          Gelu does what lies between m and g,
+        after     x ──► MatMulNBits ──► ? ──► Gelu ──► g                     and nothing can be cut off from that
+        """
+        for reader in self.after.readers_of(self.after.result(node))[:_CROWD]:
+            end = self.anchors.get(self.after.result(reader))
+            if end not in (NO_CLASS, made) and self._is_one_step(made, end, self._known_inputs(reader)):
+                return made
+        return NO_CLASS
+
+    def _is_one_step(self, start: int, end: int, known: set[int]) -> bool:
+        """Whether a value is made from another and known ones alone, and no single value lies between the two."""
+        step = self._slice_between(start, end, known)
+        made = {start}
+        for index, node in enumerate(step[:-1]):
+            made.update(self.before.outputs(node))
+            read = {class_id for later in step[index + 1 :] for class_id in self.before.varying_inputs(later)}
+            if len(read & made) == 1 and not all(map(is_rearranging, step[: index + 1])):
+                return False
+        return bool(step)
+
+    def _slice_between(self, start: int, end: int, known: set[int]) -> list[Node]:
+        """The nodes from one value to another, in file order; none if something else goes in, or it is far."""
+        stops, read = {start, *known}, set[int]()
+
+        def step(node: Node) -> Iterator[Node]:
+            inputs = self.before.varying_inputs(node)
+            read.update(inputs)
+            return (
+                self.before.producers[each] for each in inputs if each not in stops and each in self.before.producers
+            )
+
+        nodes = backward_slice([self.before.producers[end]], step, limit=_LARGEST_STEP)
+        made = {class_id for node in nodes for class_id in self.before.outputs(node)}
+        if len(nodes) == _LARGEST_STEP or start not in read or not read <= stops | made:
+            return []
+        return sorted(nodes, key=lambda node: node.position)
+
+    def _is_done_by(self, readers: Iterable[Node], origin: Node) -> bool:
+        """Whether one of some nodes reads a constant of another that tells it from others: it does that one's work."""
+        read = (class_id for reader in readers for class_id in self.after.constant_inputs(reader))
+        known = {self.anchors.get(class_id) for class_id in read if self._is_distinctive(class_id)}
+        return any(self.anchors.is_like(class_id, known) for class_id in self.before.constant_inputs(origin))
 
     def does_part(self, node: Node, origin: Node) -> bool:
         """Whether a node leaves some of another's work to those behind it: they read constants that the other read."""
@@ -342,7 +490,12 @@ class Matching:
         if agreeing or (agreeing == 0 and len(self.after.data_inputs(reader)) == 1):
             return True
         work = self.works.get(reader.key)
-        return work is not None and self._comes_next(origin, work)
+        if work is None:
+            return False
+        # What reads more than its work did has taken in what put values together before that (SkipLayerNormalization).
+        joins = len(self.after.data_inputs(reader)) > len(self.before.data_inputs(work))
+        joins &= len(self.before.data_inputs(origin)) > 1
+        return self._comes_next(origin, work) or (joins and self._comes_next(work, origin))
 
     def _comes_next(self, origin: Node, work: Node) -> bool:
         """Whether a node reads what another makes, with nothing beside it on the way."""

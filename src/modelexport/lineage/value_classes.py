@@ -90,6 +90,14 @@ class ValueClasses:
     def constant_inputs(self, node: Node) -> list[int]:
         return [class_id for class_id in self.inputs(node) if class_id in self.constants]
 
+    def is_scale(self, class_id: int) -> bool:
+        """Whether a quantizer has found it beside the value that it hands on; or such a scale times a constant."""
+        producer = self.producers.get(class_id)
+        if producer is None or is_passing(producer):
+            return producer is not None
+        read = self.data_inputs(producer) if producer.operator == "Mul" else []
+        return len(read) == 1 and read[0] in self.producers and is_passing(self.producers[read[0]])
+
     def readers_of(self, class_id: int) -> list[Node]:
         return self.readers.get(class_id, [])
 
@@ -100,13 +108,17 @@ class ValueClasses:
 
     def weights(self, node: Node) -> Iterator[int]:
         """The weights that a node reads, be it through nodes that work on constants alone (a Transpose of a weight)."""
+        return filter(self.is_weight, self.constants_above(node))
+
+    def constants_above(self, node: Node) -> Iterator[int]:
+        """The constants that a node reads, be it through nodes that work on constants alone."""
         waiting, seen = list(self.inputs(node)), set[int]()
         while waiting and len(seen) < _MOST_CONSTANTS:
             class_id = waiting.pop()
             if class_id in seen:
                 continue
             seen.add(class_id)
-            if class_id in self.constants and self.is_weight(class_id):
+            if class_id in self.constants:
                 yield class_id
             elif class_id in self.foldable and class_id in self.producers:
                 waiting += self.inputs(self.producers[class_id])

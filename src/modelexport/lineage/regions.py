@@ -1,0 +1,351 @@
+"""Regions: what lies between values that both graphs have. Whatever is there after has replaced what was there before.
+
+before    a ──► Pow ──► ReduceMean ──► Sqrt ──► Div ──► b        a and b are anchored:
+after     a ──► SimplifiedLayerNormalization ──────────► b       the node comes from all four
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from modelexport.graph.algorithms import backward_slice
+from modelexport.graph.index import Node
+from modelexport.graph.operators import family, is_moving, is_rearranging
+from modelexport.lineage.matching import Matching
+from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
+
+# A region with more ways out than these is no region.
+_MOST_EXITS = 64
+# And one with more nodes than these neither; without a limit, a long computation that is gone costs every reader.
+_LARGEST = 256
+# Nodes that one node was ever seen to take in beside its own work.
+_STEPS = 4
+
+
+# How often regions are looked at again, as a pair makes them smaller.
+_ROUNDS = 4
+
+
+def align_regions(matching: Matching) -> None:
+    """Pair nodes that are the only ones of their kind in one region, before and after, or that come in the same order.
+
+    before    a ──► MatMul ──► Erf ──► Mul ──► MatMul ──► b        a and b are anchored, no weight is known:
+    after     a ──► MatMulNBits ──► Gelu ──► MatMulNBits ──► b     the first product is the first one, and so on
+    """
+    for _ in range(_ROUNDS):
+        pairs = list(ReplacedRegions(matching).pair_by_kind())
+        for node, origin in pairs:
+            matching.add_work(node, origin)
+        if not pairs:
+            break
+        matching.end_works()
+
+
+class ReplacedRegions:
+    """
+    sources  by the key of a node after that has no match: the nodes before that it has replaced
+    """
+
+    def __init__(self, matching: Matching) -> None:
+        self._matching = matching
+        self._before, self._after = matching.before, matching.after
+        self._anchors = matching.anchors
+        self._still_there = matching.anchors.classes_still_there().union(*matching.anchors.merged.values())
+        self._done = matching.matched_origins.union(origin.key for origin in matching.works.values())
+        self._exits: dict[str, frozenset[int]] = {}
+        self._slices: dict[tuple[frozenset[int], frozenset[str]], tuple[Node, ...]] = {}
+        self._groups: dict[frozenset[int], list[Node]] = {}
+        self._orders: dict[frozenset[int], RegionOrder] = {}
+        for node in reversed(self._after.nodes):
+            self._exits[node.key] = self._find_exits(node)
+        for node in self._after.nodes:
+            if node.key not in matching.matches and self._exits[node.key]:
+                self._groups.setdefault(self._exits[node.key], []).append(node)
+        self.sources: dict[str, tuple[Node, ...]] = {}
+        for node in self._after.nodes:
+            if node.key not in matching.matches and (region := self._add_siblings(node, self._find_region(node))):
+                self.sources[node.key] = region
+
+    def find_vague(self) -> frozenset[str]:
+        """Keys of nodes that share some of their sources with others, and of which not all borders are known.
+
+        They have replaced these sources together. Which of them did what is a guess, if there are several.
+        """
+        users: Counter[str] = Counter(source.key for region in self.sources.values() for source in region)
+        vague = (
+            key
+            for key, region in self.sources.items()
+            if len(region) > 1 and any(users[source.key] > 1 for source in region) and not self._is_enclosed(key)
+        )
+        return frozenset(vague)
+
+    def _is_enclosed(self, key: str) -> bool:
+        node = self._after.graph.by_key[key]
+        borders = (*self._after.varying_inputs(node), self._after.result(node))
+        return all(class_id in self._anchors or self._after.is_scale(class_id) for class_id in borders)
+
+    def pair_by_kind(self) -> Iterator[tuple[Node, Node]]:
+        """Nodes that do the same kind of work as the only one that they can have replaced, or in the same order."""
+        for exits, nodes in self._groups.items():
+            region = self._region_order(exits).region
+            waiting = [node for node in nodes if not self._has_work(node)]
+            free = [source for source in region if source.key not in self._done]
+            origins = dict(_find_chains(free, region, self._before))
+            for kind, chain in _find_chains(waiting, nodes, self._after):
+                if len(chain) == len(origins.get(kind, ())):
+                    yield from self._keep_possible(zip(chain, origins[kind], strict=True), exits)
+            yield from self._keep_possible(self._pair_only_ones(waiting, exits), exits)
+
+    def _keep_possible(self, pairs: Iterable[tuple[Node, Node]], exits: frozenset[int]) -> Iterator[tuple[Node, Node]]:
+        order = self._region_order(exits)
+        for node, origin in pairs:
+            if origin.key in order.possible_keys(node):
+                yield node, origin
+
+    def _pair_only_ones(self, nodes: Sequence[Node], exits: frozenset[int]) -> Iterator[tuple[Node, Node]]:
+        """Nodes with the only one before of their kind that they can have replaced, if nobody else can have."""
+        possible: dict[str, list[Node]] = {}
+        rivals: dict[str, list[Node]] = {}
+        for node in nodes:
+            keys = self._region_order(exits).possible_keys(node) if not is_rearranging(node) else ()
+            sources = [self._before.graph.by_key[key] for key in keys if key not in self._done]
+            possible[node.key] = [source for source in sources if family(source.op_type) == family(node.op_type)]
+            for source in possible[node.key]:
+                rivals.setdefault(source.key, []).append(node)
+        for node in nodes:
+            if len(possible[node.key]) == 1 and len(rivals[possible[node.key][0].key]) == 1:
+                yield node, possible[node.key][0]
+
+    def _region_order(self, exits: frozenset[int]) -> RegionOrder:
+        if exits not in self._orders:
+            self._orders[exits] = RegionOrder(self._slice(exits, frozenset()), self._groups[exits], self._matching)
+        return self._orders[exits]
+
+    def _has_work(self, node: Node) -> bool:
+        """Whether it does the work of a node of its own kind."""
+        work = self._matching.works.get(node.key)
+        return work is not None and family(work.op_type) == family(node.op_type)
+
+    def _find_exits(self, node: Node) -> frozenset[int]:
+        """The nearest values that both graphs have, going on from what a node makes."""
+        made = [class_id for class_id in self._after.outputs(node) if class_id != NO_CLASS]
+        known = frozenset(self._anchors.get(class_id) for class_id in made if class_id in self._anchors)
+        if known:
+            return known
+        exits: set[int] = set()
+        for class_id in made:
+            for reader in self._after.readers_of(class_id):
+                origin = self._matching.matches.get(reader.key)
+                if origin is None:
+                    exits |= self._exits.get(reader.key, frozenset())
+                else:
+                    exits |= {read for read in self._before.data_inputs(origin) if read not in self._still_there}
+                if len(exits) > _MOST_EXITS:
+                    return frozenset()
+        return frozenset(exits)
+
+    def _find_region(self, node: Node) -> tuple[Node, ...]:
+        if self._after.is_scale(self._after.result(node)):
+            return ()  # it serves what is quantized
+        rescaled = self._find_rescaled(node)
+        if rescaled is not None and rescaled.key in self.sources:
+            return self.sources[rescaled.key]
+        work = self._matching.works.get(node.key)
+        exits = self._exits[node.key]
+        slice_ = self._slice(exits, self._claimed_above(node))
+        if exits and len(self._groups[exits]) > 1:
+            possible = self._region_order(exits).possible_keys(node)
+            slice_ = tuple(source for source in slice_ if source.key in possible) or slice_
+        # What another node still does is that one's work.
+        gone = tuple(source for source in slice_ if source.key not in self._matching.matched_origins)
+        # What works on data replaces what did; arithmetic on shapes and constants replaces the like, or serves others.
+        computes = node.key in self._after.graph.computed
+        alike = tuple(source for source in gone if (source.key in self._before.graph.computed) == computes)
+        region = alike or (gone if computes or work is not None else ())
+        if work is None:
+            return region
+        if self._after.result(node) in self._anchors:
+            if (node.op_type, node.attributes) == (work.op_type, work.attributes):
+                region = tuple(source for source in region if not (is_rearranging(source) or is_moving(source)))
+            return region if work in region else (*region, work)
+        if self._matching.does_part(node, work):
+            return (work,)
+        # What depends on the work of a reader as well is done there, or later.
+        readers = (reader for class_id in self._after.outputs(node) for reader in self._after.readers_of(class_id))
+        works_below = [self._matching.works[reader.key] for reader in readers if reader.key in self._matching.works]
+        later = {source.key for work_below in works_below for source in self._below(work_below, region)}
+        below = [source for source in self._below(work, region) if source is work or source.key not in later]
+        return (*self._above(node, work), *(below if len(below) <= _STEPS else (work,)))
+
+    def _find_rescaled(self, node: Node) -> Node | None:
+        """The node whose integers another one turns into floats, by a scale that a quantizer has found."""
+        read = self._after.data_inputs(node) if node.operator == "Mul" else []
+        values = [class_id for class_id in read if not self._after.is_scale(class_id)]
+        return self._after.producers.get(values[0]) if len(values) == 1 < len(read) else None
+
+    def _above(self, node: Node, work: Node) -> tuple[Node, ...]:
+        """What lay between a node's work and what it reads now, if that is known or it reads more than before."""
+        read, work_read = self._after.data_inputs(node), self._before.data_inputs(work)
+        if len(read) <= len(work_read) and not all(class_id in self._anchors for class_id in read):
+            return ()
+        gone = frozenset(class_id for class_id in work_read if class_id not in self._still_there)
+        above = tuple(source for source in self._slice(gone, frozenset()) if source.key not in self._done)
+        return above if len(above) <= _STEPS else ()
+
+    def _add_siblings(self, node: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
+        """A node that makes several values has also replaced what made others of them from the same value (Split)."""
+        if sum(class_id != NO_CLASS for class_id in self._after.outputs(node)) < 2:
+            return region
+        read = {self._anchors.get(class_id) for class_id in self._after.data_inputs(node)} - {NO_CLASS}
+        kinds = {source.op_type for source in region if not read.isdisjoint(self._before.data_inputs(source))}
+        beside = (reader for class_id in read for reader in self._before.readers_of(class_id)[:_MOST_EXITS])
+        gone = (reader for reader in beside if reader.key not in self._done and reader not in region)
+        return (*region, *(reader for reader in gone if reader.op_type in kinds))
+
+    def _below(self, work: Node, region: tuple[Node, ...]) -> list[Node]:
+        below, made = [work], set(self._before.outputs(work))
+        for source in sorted(region, key=lambda node: node.position):
+            if source is work or is_rearranging(source):
+                continue
+            if not made.isdisjoint(self._before.inputs(source)):
+                below.append(source)
+                made.update(self._before.outputs(source))
+        return below
+
+    def _claimed_above(self, node: Node) -> frozenset[str]:
+        """What the nodes right above do is not this one's work: all of it if they end where both graphs have a value,
+        else what they are known to do, if this one is known to do something else."""
+        claimed: set[str] = set()
+        work = self._matching.works.get(node.key)
+        for class_id in self._after.data_inputs(node):
+            producer = self._after.producers.get(class_id)
+            if producer is None or class_id in self._anchors or producer.key not in self.sources:
+                continue
+            work_above = self._matching.works.get(producer.key)
+            if work is not None and work_above is not None and work_above is not work:
+                claimed.add(work_above.key)
+            if any(made in self._anchors for made in self._after.outputs(producer)):
+                claimed.update(source.key for source in self.sources[producer.key])
+        return frozenset(claimed)
+
+    def _slice(self, exits: frozenset[int], claimed: frozenset[str]) -> tuple[Node, ...]:
+        if (exits, claimed) not in self._slices:
+
+            def producers(class_ids: Iterable[int]) -> Iterator[Node]:
+                nodes = (self._before.producers.get(class_id) for class_id in class_ids)
+                return (node for node in nodes if node is not None and node.key not in claimed)
+
+            def step(node: Node) -> Iterator[Node]:
+                return producers(read for read in self._before.data_inputs(node) if read not in self._still_there)
+
+            self._slices[exits, claimed] = tuple(backward_slice(producers(exits), step, limit=_LARGEST))
+        return self._slices[exits, claimed]
+
+
+class RegionOrder:
+    """Dataflow inside of one region: what a node after cannot have replaced, as others around it have.
+
+        before    a ──► MatMul ──► Erf ──► Mul ──► MatMul ──► b
+        after     a ──► MatMulNBits ──► Gelu ──► MatMulNBits ──► b
+
+    If the products are known, Gelu reads what the first one makes: neither that nor anything above it is Gelu's work.
+    Nor is what comes behind the second one, which reads what Gelu makes. Sets of nodes before are numbers, bit by bit.
+    """
+
+    def __init__(self, region: Iterable[Node], nodes: Sequence[Node], matching: Matching) -> None:
+        """
+        region  the nodes before
+        nodes   those after, in file order
+        """
+        self.region = sorted(region, key=lambda node: node.position)
+        self._matching = matching
+        self._bits = {node.key: 1 << number for number, node in enumerate(self.region)}
+        before, after = matching.before, matching.after
+        inputs, outputs = before.data_inputs, before.outputs
+        self._all_above = self._spread(self.region, inputs, outputs)
+        all_below = self._spread(self.region[::-1], outputs, inputs)
+        works = {node.key: self._works(node) for node in nodes}
+        self._own = {key: self._join(self._bits, work) for key, work in works.items()}
+        done_above = {key: self._join(self._all_above, work) for key, work in works.items()}
+        done_below = {key: self._join(all_below, work) for key, work in works.items()}
+        self._above = _collect(nodes, done_above, after.data_inputs, after.outputs)
+        self._below = _collect(nodes[::-1], done_below, after.outputs, after.data_inputs)
+        self._possible: dict[str, frozenset[str]] = {}
+
+    def possible_keys(self, node: Node) -> frozenset[str]:
+        """The keys of nodes that a node may have replaced, all or some of them.
+
+        If others have replaced all of them, it finishes what the node above it does.
+        """
+        if node.key not in self._possible:
+            everything = (1 << len(self.region)) - 1
+            above, below = self._above[node.key], self._below[node.key]
+            left = (everything & ~(above | below)) | self._own[node.key]
+            possible = left or self._latest(above & ~below) or everything
+            keys = (source.key for source in self.region if possible & self._bits[source.key])
+            self._possible[node.key] = frozenset(keys)
+        return self._possible[node.key]
+
+    def _latest(self, mask: int) -> int:
+        """Those of some nodes that none of the others comes behind."""
+        earlier = 0
+        for source in self.region:
+            if mask & self._bits[source.key]:
+                earlier |= self._all_above[source.key] & ~self._bits[source.key]
+        return mask & ~earlier
+
+    def _works(self, node: Node) -> list[str]:
+        return [work.key for work in self._matching.known_works(node) if work.key in self._bits]
+
+    def _spread(self, nodes: Sequence[Node], read: _Classes, made: _Classes) -> dict[str, int]:
+        """By key: a node and all others of the region that it comes behind, where what it reads is made first."""
+        return _collect(nodes, self._bits, read, made, including=True)
+
+    @staticmethod
+    def _join(masks: Mapping[str, int], keys: Iterable[str]) -> int:
+        joined = 0
+        for key in keys:
+            joined |= masks[key]
+        return joined
+
+
+_Classes = Callable[[Node], Sequence[int]]
+
+
+def _collect(
+    nodes: Iterable[Node], masks: Mapping[str, int], read: _Classes, made: _Classes, *, including: bool = False
+) -> dict[str, int]:
+    """By key: the masks of all nodes that a node comes behind, joined; with its own if that is to be included."""
+    by_class: dict[int, int] = {}
+    collected: dict[str, int] = {}
+    for node in nodes:
+        mask = 0
+        for class_id in read(node):
+            mask |= by_class.get(class_id, 0)
+        collected[node.key] = mask | masks[node.key] if including else mask
+        for class_id in made(node):
+            by_class[class_id] = by_class.get(class_id, 0) | mask | masks[node.key]
+    return collected
+
+
+def _find_chains(
+    nodes: Sequence[Node], region: Sequence[Node], classes: ValueClasses
+) -> Iterator[tuple[str, list[Node]]]:
+    """By kind of operator: those of some nodes of a region, if each is computed from the one before it."""
+    kinds: dict[str, list[Node]] = {}
+    for node in nodes:
+        if not is_rearranging(node):
+            kinds.setdefault(family(node.op_type), []).append(node)
+    for kind, alike in kinds.items():
+        if len(alike) == 1 or _are_in_line(alike, region, classes):
+            yield kind, alike
+
+
+def _are_in_line(nodes: Sequence[Node], region: Sequence[Node], classes: ValueClasses) -> bool:
+    depths: dict[int, int] = {}
+    keys = {node.key for node in nodes}
+    for node in region:
+        depth = max((depths.get(class_id, 0) for class_id in classes.inputs(node)), default=0) + (node.key in keys)
+        depths.update(dict.fromkeys(classes.outputs(node), depth))
+    return [depths[classes.result(node)] for node in nodes] == list(range(1, len(nodes) + 1))
