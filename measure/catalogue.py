@@ -164,6 +164,15 @@ MEASURES = (
         frozenset({"jobs", "seconds", "cases", "first", "case"}),
     ),
     Measure(
+        "signals",
+        "verbs that write, interrupted, ended and killed at chosen lines",
+        "verbs",
+        "docs/measured/signals.md",
+        "nothing; prints",
+        "measure.signals.signals_run:run_measure",
+        frozenset(),
+    ),
+    Measure(
         "house",
         "size and shape of the package",
         "nothing",

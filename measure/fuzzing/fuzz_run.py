@@ -21,7 +21,7 @@ from measure.fuzzing.cases import COMMANDS, PER_FILE, draw_file
 from measure.fuzzing.fuzz_page import compose_fuzz_page, list_failures, tabulate
 from measure.fuzzing.mutate_files import write_files
 from measure.fuzzing.run_cases import CaseResult, Scratch, Supervisor
-from measure.fuzzing.seeds import make_seeds
+from measure.fuzzing.seeds import find_seeds, make_seeds
 from measure.pages import MEASURED, write_page
 from measure.workers import BUILD, ROOT, print_plainly
 
@@ -81,7 +81,7 @@ def show_case(number: int) -> int:
     """Run one case again, with its files kept, and say how it ended."""
     scratch = Scratch(FOLDER / "seeds", FOLDER / f"case-{number}")
     scratch.empty(scratch.own)
-    file = draw_file(number // PER_FILE, make_seeds(scratch.seeds), scratch.seeds)
+    file = draw_file(number // PER_FILE, find_seeds(scratch.seeds), scratch.seeds)
     case = next(case for case in file.cases if case.number == number)
     (result,) = Supervisor(scratch).run([replace(file, cases=(case,))])
     scratch.empty(scratch.given)

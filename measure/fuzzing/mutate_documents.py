@@ -25,6 +25,7 @@ def mutate_document(document: Any, random: Random) -> Any:
     for _ in range(random.choice((1, 1, 2, 3, 8))):
         places = list(_walk(holder, 0))
         _mutate_value(*random.choice(places), places, random)
+        holder = holder or [None]
     return holder[0]
 
 

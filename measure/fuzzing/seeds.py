@@ -176,6 +176,11 @@ def make_seeds(folder: Path, *, with_torch: bool = True) -> tuple[Seed, ...]:
     return tuple(wanted)
 
 
+def find_seeds(folder: Path) -> tuple[Seed, ...]:
+    """Those that were made."""
+    return tuple(seed for seed in SEEDS if (folder / seed.name).exists())
+
+
 def make_seed(seed: Seed, folder: Path) -> None:
     """Under another name first: an interrupted run leaves no half of a seed."""
     unfinished = folder / f"{seed.name}.unfinished"

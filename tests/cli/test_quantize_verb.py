@@ -242,9 +242,10 @@ class TestNothingToQuantize:
         once, twice = tmp_path / "once.onnx", tmp_path / "twice.onnx"
         assert mx.quantize(small_path, once).notes == ()
         capsys.readouterr()
-        assert run("quantize", once, "-o", twice, "--format", "json") == 0
-        (note,) = json.loads(capsys.readouterr().out)["notes"]
-        assert note.startswith("nothing was quantized: ")
+        assert run("quantize", once, "-o", twice, "--format", "json") == 1
+        (unmet,) = json.loads(capsys.readouterr().out)["lineage"]["unmet"]
+        assert unmet["asked"] == "int8"
+        assert unmet["done"].startswith("nothing was quantized: ")
 
     def test_weights_that_are_made_at_run_time(self, tmp_path: Path) -> None:
         """None is stored, so none of few bits is either."""

@@ -119,3 +119,16 @@ def test_shapes_that_are_stated_may_be_left_out_and_types_may_not(
     assert check_graph(model) is not None
     assert (check_graph(model, stated_shapes=False) is None) == is_fine
     assert [value.name for value in model.proto.graph.value_info] == ["h"]
+
+
+@pytest.mark.parametrize("error", [ValueError("Invalid tensor data type 0."), RuntimeError("odd"), KeyError()])
+def test_whatever_the_checker_throws_is_what_it_says(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bindings to C++ have errors of many classes."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(onnx.checker, "check_model", fail)
+    problem = check_graph(parse_model(matmul_model().SerializeToString()))
+    assert problem is not None
+    assert (str(error) or type(error).__name__) in problem

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from tests.support.any_files import with_bodies
 from tests.support.building import body, graph, model, node, set_metadata, weight
 
 from modelexport.graph.index import MAIN, index_model, walk_nodes
@@ -266,3 +267,13 @@ def test_axes_that_stayed_open_are_found() -> None:
     wanted = {"x": {0: "batch", 1: "width"}, "unknown": {0: "batch"}}
     assert dynamic_axes_of(proto, wanted) == {"x": {0: "batch"}}
     assert dynamic_axes_of(proto, {"x": {1: "width"}}) == {}
+
+
+def test_a_node_without_outputs_and_name_is_around_nothing() -> None:
+    """Its key is empty, as that of no owner is."""
+    proto = with_bodies()
+    proto.graph.node.add()
+    index = index_model(proto)
+    assert list(index.enclosing_nodes(index.by_key[""])) == []
+    inner = next(each for each in index.nodes if each.name == "/head/loop/Add")
+    assert [each.op_type for each in index.enclosing_nodes(inner)] == ["Loop", "If"]

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 from tests.support.any_files import plain
 from tests.support.small_file import SmallFile, credited
 
@@ -197,3 +199,20 @@ def test_a_foreign_record_repairs_nothing(small: SmallFile, tmp_path: Path) -> N
     edit(path, replace_graph)
     with pytest.raises(RecordMismatch):
         validate(path, repair=True)
+
+
+def test_data_of_another_version_of_the_model(tmp_path: Path) -> None:
+    """As a run leaves it that is killed when the data is in its place and the model is not."""
+    for name, scale in (("a", 1), ("b", 2)):
+        folder = tmp_path / name
+        folder.mkdir()
+        model = plain()
+        for tensor in model.graph.initializer:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(scale), tensor.name))
+        onnx.save(model, folder / "in.onnx", save_as_external_data=True, location="in.onnx.data", size_threshold=64)
+        attach(folder / "in.onnx", None, folder / "out.onnx")
+    assert codes(tmp_path / "a" / "out.onnx") == []
+    (tmp_path / "b" / "out.onnx.data").replace(tmp_path / "a" / "out.onnx.data")
+    found = validate(tmp_path / "a" / "out.onnx").errors
+    assert [finding.code for finding in found] == ["data-foreign"]
+    assert "4 of 4 weights in data files are not those" in found[0].message

@@ -98,6 +98,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
         exporter=ensure_known("exporter", exporter or "dynamo", EXPORTERS),
         strategy=ensure_known("strategy", strategy, NAMES),
         opset=opset,
+        dtype=dtype,
         static=static,
         dynamic=dynamic,
         external_data=external_data,

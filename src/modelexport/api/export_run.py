@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modelexport.api.asked_and_done import check_export
 from modelexport.api.environment import Clock, tool_versions
 from modelexport.api.options import ExportOptions
 from modelexport.api.signals import Recorded, SignalOptions, record_signals
@@ -29,6 +30,7 @@ from modelexport.attribute.judge import (
 from modelexport.attribute.strategies import CATALOGUE, strategies_named
 from modelexport.errors import RuntimeFailed, UserError
 from modelexport.graph.file.reading import ModelFile
+from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.graph.types import dynamic_axes_of
 from modelexport.record.provenance import Origin
 from modelexport.record.results.files import ExportResult
@@ -75,8 +77,9 @@ class ExportRun:
         # Last, and on the written file: a check in memory would not notice what saving it does.
         with self.clock.step("check"):
             check, remarks = self._check(run, exported.model, request)
+        unmet = tuple(check_export(open_tagged(self.path), options, written.provenance.hierarchy))
         notes = (*self.prepared.notes, *run.notes, *exported.notes, *recorded.notes, *verdict.notes, *remarks)
-        return ExportResult(self.path, written.files, written.provenance, check, notes, self.clock.seconds)
+        return ExportResult(self.path, written.files, written.provenance, check, notes, self.clock.seconds, unmet)
 
     def _export(self, run: TracedRun) -> tuple[ExportRequest, Exported]:
         from modelexport.capture.arguments import ExportRequest

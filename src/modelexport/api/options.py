@@ -27,6 +27,7 @@ FxKind = Literal["torch_export", "symbolic_trace"]
 class ExportOptions:
     """Everything about an export but the model and its inputs.
 
+    dtype          of the weights, as it was asked for; the model that is exported has it already
     external_data  None leaves it to the size of the weights: protobuf ends at 2 GB
     fx_graph       the kinds of FX graph that are written, and that the strategy fx_graph uses
     jit_graph      where the TorchScript graph is written
@@ -37,6 +38,7 @@ class ExportOptions:
     exporter: str = "dynamo"
     strategy: str = "enhanced_semantic"
     opset: int | None = None
+    dtype: str | None = None
     static: bool = False
     dynamic: bool = False
     external_data: bool | None = None

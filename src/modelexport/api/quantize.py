@@ -15,8 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-import onnx
-
+from modelexport.api.asked_and_done import NOTHING_QUANTIZED, AskedQuantization, QuantizationCheck
 from modelexport.api.environment import Clock, Progress
 from modelexport.api.keywords import QuantizeKeywords
 from modelexport.api.opening import open_file
@@ -34,15 +33,16 @@ from modelexport.api.writing import ensure_apart
 from modelexport.capture.onnxruntime.calibration import calibration_feeds
 from modelexport.capture.onnxruntime.generated_feeds import sample_steps
 from modelexport.capture.onnxruntime.inputs import SampleRequest, describe_made
-from modelexport.errors import ExtraMissing, UnknownName, UserError, quote_argument
+from modelexport.errors import ExtraMissing, UnknownName, UserError, quote_argument, some_of
 from modelexport.graph.file.metadata import EmbedOptions, ensure_flat
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.inference import ensure_inferable
+from modelexport.graph.quantized import QUANTIZING
 from modelexport.inspect.query.answer import find_nodes
 from modelexport.record.lineage import is_changed_by
 from modelexport.record.provenance import NodeEntry
-from modelexport.record.results.files import PackageChange, QuantizeResult
+from modelexport.record.results.files import PackageChange, QuantizeResult, Unmet
 from modelexport.transform.select.catalogue import ORT_EXCLUDE, names_of
 from modelexport.transform.select.dialect import Selection, name_problems
 from modelexport.transform.select.dialect import check as check_selection
@@ -54,15 +54,6 @@ if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed
 
 _MOST_REPORTED = 4
-_NARROW = frozenset(
-    onnx.TensorProto.DataType.Value(name)
-    for name in ("INT8", "UINT8", "INT16", "UINT16", "INT4", "UINT4", "FLOAT8E4M3FN")
-)
-_QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
-_NOTHING = (
-    "nothing was quantized: ONNX Runtime found no node that it could; there is none of a kind that it quantizes, "
-    "or they are quantized already or left out"
-)
 
 
 @overload
@@ -186,7 +177,26 @@ def _quantize_package(
         return _quantize_file(file, asked, path, progress)
 
     options = ToolOptions(request.exclude, request.include, request.settings.op_types, request.made.shapes)
-    return run_on_package(package, target, options, quantize_component)
+    change = run_on_package(package, target, options, quantize_component)
+    return change if target.only else _excuse_components(change)
+
+
+def _excuse_components(change: PackageChange[QuantizeResult]) -> PackageChange[QuantizeResult]:
+    """That some of the components have nothing to quantize is worth a note, unless all of them do."""
+    idle = [name for name, made in change.components.items() if any(_is_idle(item) for item in made.unmet)]
+    if len(idle) == len(change.components):
+        return change
+    components = dict(change.components)
+    for name in idle:
+        made = components[name]
+        kept = tuple(item for item in made.unmet if not _is_idle(item))
+        relinked = replace(made.relinked, unmet=kept)
+        components[name] = replace(made, relinked=relinked, notes=(*made.notes, NOTHING_QUANTIZED))
+    return replace(change, components=components)
+
+
+def _is_idle(item: Unmet) -> bool:
+    return item.done == NOTHING_QUANTIZED
 
 
 def _quantize_file(path: Path, request: _QuantizeRequest, target: Path, progress: Progress | None) -> QuantizeResult:
@@ -211,8 +221,12 @@ def _quantize_file(path: Path, request: _QuantizeRequest, target: Path, progress
     written = result.path
     if written is None:
         return result
-    if _count_narrow(open_tagged(written)) <= _count_narrow(opened):
-        result = replace(result, notes=(*result.notes, _NOTHING))
+    done = QuantizationCheck(opened, open_tagged(written), job.asked())
+    result = replace(
+        result,
+        relinked=replace(result.relinked, unmet=(*result.unmet, *done.find_unmet())),
+        notes=(*result.notes, *done.note_float_weights()),
+    )
     if not request.report:
         return result
     from modelexport.api.verify import verify
@@ -224,7 +238,7 @@ def _quantize_file(path: Path, request: _QuantizeRequest, target: Path, progress
 def _propose_remedy(opened: TaggedFile, settings: Quantization) -> str:
     """What to try where the quantizer fails. What cannot help is not proposed: it would fail once more."""
     op_types = Counter(node.op_type for node in opened.graph.nodes)
-    quantized = sum(count for op_type, count in op_types.items() if op_type in _QUANTIZERS | {"DequantizeLinear"})
+    quantized = sum(count for op_type, count in op_types.items() if op_type in QUANTIZING | {"DequantizeLinear"})
     if quantized:
         nodes = "1 node quantizes or dequantizes" if quantized == 1 else f"{quantized} nodes quantize or dequantize"
         return f"The file is quantized already ({nodes}): quantize the one that it was made from."
@@ -238,12 +252,6 @@ def _propose_remedy(opened: TaggedFile, settings: Quantization) -> str:
         f"{leave_out}, or clean the file up first: "
         f"modelexport run-tool {quote_argument(opened.path)} --tool {CLEANER} -o CLEAN, and quantize CLEAN."
     )
-
-
-def _count_narrow(opened: TaggedFile) -> int:
-    """Tensors of few bits. Whatever a quantizer does, it stores some, or adds nodes that make them at run time."""
-    stored = sum(tensor.dtype in _NARROW for tensor in opened.graph.initializers.values())
-    return stored + sum(node.op_type in _QUANTIZERS for node in opened.graph.nodes)
 
 
 def _settings(
@@ -276,6 +284,7 @@ class _Job:
         self.notes: list[str] = []
         self.excluded: tuple[NodeEntry, ...] = ()
         self.included: tuple[NodeEntry, ...] | None = None
+        self._queries: dict[str, dict[str, tuple[NodeEntry, ...]]] = {"exclude": {}, "include": {}}
         self._opened = opened
         there = {node.op_type for node in opened.graph.nodes}
         for name in settings.op_types:
@@ -283,8 +292,8 @@ class _Job:
                 raise UnknownName("operator of the file", name, sorted(there))
 
     def choose(self, exclude: Sequence[str], include: Sequence[str]) -> None:
-        self.excluded = self._meant(exclude)
-        self.included = self._meant(include) if include else None
+        self.excluded = self._meant("exclude", exclude)
+        self.included = self._meant("include", include) if include else None
         left_over = {entry.key for entry in self.included or ()} - {entry.key for entry in self.excluded}
         if include and not left_over:
             raise UserError("nothing is left to quantize: all that is included is excluded as well", "Exclude less.")
@@ -296,12 +305,22 @@ class _Job:
             exclude=self._names(self.excluded),
             include=self._names(entry for entry in self.included or () if entry.key in left_over),
         )
-        self._note_what_is_never_quantized()
+        self._refuse_what_is_never_quantized()
 
-    def _meant(self, queries: Sequence[str]) -> tuple[NodeEntry, ...]:
+    def asked(self) -> AskedQuantization:
+        """For the check of what came out."""
+        keys = {
+            option: {text: frozenset(entry.key for entry in entries) for text, entries in queries.items()}
+            for option, queries in self._queries.items()
+        }
+        return AskedQuantization(self.settings, keys["include"], keys["exclude"])
+
+    def _meant(self, option: str, queries: Sequence[str]) -> tuple[NodeEntry, ...]:
         """Who names a module wants all that is inside of it in float, and not its own nodes alone."""
-        answers = [find_nodes(text, self._opened.provenance_with_edges, whole_modules=True) for text in queries]
-        return tuple({entry.key: entry for answer in answers for entry in answer.nodes}.values())
+        graph = self._opened.provenance_with_edges
+        meant = {text: tuple(find_nodes(text, graph, whole_modules=True).nodes) for text in queries}
+        self._queries[option] = meant
+        return tuple({entry.key: entry for entries in meant.values() for entry in entries}.values())
 
     def _selection(self, entries: Sequence[NodeEntry] | Iterator[NodeEntry]) -> Selection:
         graph = self._opened.graph
@@ -320,16 +339,28 @@ class _Job:
         check_selection(selection, ORT_EXCLUDE)
         return names_of(selection)
 
-    def _note_what_is_never_quantized(self) -> None:
+    def _kinds(self) -> frozenset[str]:
+        """Operators that the quantizer quantizes."""
         try:
-            types = self.settings.op_types or quantizers.quantizable_operators(self.settings)
+            return frozenset(self.settings.op_types) or quantizers.quantizable_operators(self.settings)
         except ModuleNotFoundError as error:
             raise ExtraMissing(
                 "quantizing needs onnxruntime, which is not installed",
                 "Install it: pip install 'modelexport[runtime]'.",
             ) from error
-        for verb, entries in (("excluded", self.excluded), ("included", self.included or ())):
-            if entries and not any(entry.op_type in types for entry in entries):
-                self.notes.append(
-                    f"none of the {len(entries)} nodes that are {verb} is of a kind that this quantizer quantizes"
+
+    def _refuse_what_is_never_quantized(self) -> None:
+        """An error for what is to be quantized and cannot be; what is to stay in float and would anyway is a note."""
+        kinds = self._kinds()
+        for text, entries in self._queries["include"].items():
+            if not any(entry.op_type in kinds for entry in entries):
+                there = some_of(sorted({entry.op_type for entry in entries}))
+                raise UserError(
+                    f"none of the {len(entries)} nodes that --include {text} means is of a kind that this quantizer "
+                    f"quantizes: {there}",
+                    f"It quantizes {some_of(sorted(kinds), 12)}. Try the query with `modelexport query`.",
                 )
+        if self.excluded and not any(entry.op_type in kinds for entry in self.excluded):
+            self.notes.append(
+                f"none of the {len(self.excluded)} nodes that are excluded is of a kind that this quantizer quantizes"
+            )

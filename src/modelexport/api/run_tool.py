@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
+from modelexport.api.asked_and_done import check_tool
 from modelexport.api.environment import Clock, Progress
 from modelexport.api.keywords import RunToolKeywords
 from modelexport.api.opening import note_source, open_file
@@ -33,7 +34,7 @@ from modelexport.graph.file.writing import ensure_model_target, save_model
 from modelexport.graph.inference import ensure_inferable
 from modelexport.graph.soundness import are_same, ensure_sound
 from modelexport.record.lineage import is_changed_by
-from modelexport.record.results.files import PackageChange, RelinkResult, ToolInfo
+from modelexport.record.results.files import PackageChange, RelinkResult, ToolInfo, Unmet
 
 if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed, Tool
@@ -229,7 +230,7 @@ def run_tools(opened: TaggedFile, run: ToolRun, clock: Clock) -> RelinkResult:
             last = steps.last
             ensure_sound(last.proto, last.graph, f"what {run.label} made")
             result = replace(relink_graph(ancestor, last, run.label), after=str(run.target), idle=tuple(steps.idle))
-            result = replace(result, notes=note_source(opened))
+            result = replace(result, notes=note_source(opened), unmet=tuple(steps.unmet))
         if not result.related:
             return replace(result, seconds=clock.seconds)
         with clock.step("write"):
@@ -242,11 +243,13 @@ class _Steps:
     """
     last  the file that came out last
     idle  tools that changed nothing
+    unmet what tools were to do, and did not
     """
 
     def __init__(self, opened: TaggedFile, folder: Path, run: ToolRun, clock: Clock) -> None:
         self.last = self._first = opened
         self.idle: list[str] = []
+        self.unmet: list[Unmet] = []
         self._folder, self._run, self._feeds, self._clock = folder, run, run.feeds, clock
         self._numbers = itertools.count()
 
@@ -262,6 +265,7 @@ class _Steps:
             except FileUnreadable as error:
                 message = f"{tool.name} wrote a file that is no ONNX model: {error.message}"
                 raise ToolFailed(message, "Nothing was written.") from error
+            self.unmet += check_tool(self.last, result, tool, option)
             if are_same(self.last, result):
                 self.idle.append(f"{tool.name}:{option}" if option else tool.name)
             self.last = result

@@ -25,7 +25,7 @@ def export(model: str, output: Path, no_check: bool, report: cli.Report, **optio
     modelexport export -m ./qwen3 -o qwen3.onnx --task text-generation-with-past  a decoder with its cache
     modelexport export -m ./qwen3 -o qwen3/ --target genai                        a folder that a consumer loads
 
-    Exits with 1 if the outputs of a file differ from PyTorch's.
+    Exits with 1 if the outputs of a file differ from PyTorch's, or if it is not what was asked for.
     """
     from modelexport.api.export import export as export_model
     from modelexport.api.package import Package
@@ -38,12 +38,13 @@ def export(model: str, output: Path, no_check: bool, report: cli.Report, **optio
     if isinstance(result, Package):
         written = PackageExport(result.folder, result.info, result.exported)
         report.show_unless_quiet(written, lambda: package_export_lines(written, verbose=report.verbose))
-        checks = [item.check for item in result.exported.values()]
+        results = [*result.exported.values()]
     else:
         report.show_unless_quiet(result, lambda: export_lines(result, verbose=report.verbose))
-        checks = [result.check]
+        results = [result]
     # None: with --no-check nothing was compared, and nothing is claimed.
-    wrong = [check.message for check in checks if check is not None and not check.ok]
+    wrong = [item.check.message for item in results if item.check is not None and not item.check.ok]
+    wrong += [f"not as asked: {unmet.asked}: {unmet.done}" for item in results for unmet in item.unmet]
     if wrong and report.verbosity.quiet and report.form == "text":
         # The exit code alone would not say why.
         click.echo(f"error: {printable('; '.join(wrong))}", err=True)

@@ -287,4 +287,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = run_guarded(modelexport, arguments_given)
     except KeyboardInterrupt as stopped:  # at the very beginning or end, when there is nothing to say about it
         code = getattr(stopped, "exit_code", _INTERRUPTED)
+    if arguments is None:
+        # What is left is the end of the process, which an interrupt would only garnish with a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)

@@ -176,9 +176,10 @@ class Graph:
 
     def enclosing_nodes(self, node: Node) -> Iterator[Node]:
         """The nodes in whose subgraphs a node is, innermost first."""
-        while (owner := self.by_key.get(self.body_owner.get(node.graph, ""))) is not None:
-            yield owner
-            node = owner
+        # The main graph has no owner, though a node without outputs and name has the empty key.
+        while node.graph in self.body_owner:
+            node = self.by_key[self.body_owner[node.graph]]
+            yield node
 
     def subgraph_nodes(self, node: Node) -> Iterator[Node]:
         """The nodes in the subgraphs of a node, however deep."""

@@ -23,12 +23,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import isinf
 
-from modelexport.errors import quote_argument
+from modelexport.errors import RecordUnreadable, quote_argument, some_of
 from modelexport.graph.file import metadata
-from modelexport.graph.file.external import missing_data
-from modelexport.graph.file.tagged_file import TaggedFile
+from modelexport.graph.file.external import is_external, missing_data
+from modelexport.graph.file.tagged_file import TaggedFile, skip_unreadable
 from modelexport.graph.index import Node
+from modelexport.graph.outline import sketches_of
 from modelexport.graph.related import count_known_nodes
 from modelexport.graph.soundness import check_graph
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
@@ -234,6 +236,26 @@ def _same_records(file: TaggedFile) -> Iterator[Finding]:
         yield error("sidecar-differs", "", "the record beside the file and the one inside say different things")
 
 
+def _own_data(file: TaggedFile) -> Iterator[Finding]:
+    """Data in a file of its own can be exchanged, by hand or by a run that was killed before it had moved the model.
+
+    Eight numbers of each weight are compared with what the outline has of them; weights inside came with the model.
+    """
+    try:
+        outline = file.outline if file.is_up_to_date else None
+    except RecordUnreadable as problem:
+        yield error("record-unreadable", "", problem.message)
+        return
+    outside = [tensor.name for tensor in filter(is_external, file.proto.graph.initializer)]
+    recorded = {} if outline is None else {name: outline.sketches[name] for name in outside if name in outline.sketches}
+    present = skip_unreadable(sketches_of(file))
+    stored = {name: present(name) for name in recorded}
+    other = [name for name, sketch in stored.items() if sketch is not None and isinf(sketch.distance(recorded[name]))]
+    if other:
+        count = f"{len(other)} of {len(recorded)} weights in data files are not those that the file was written with"
+        yield error("data-foreign", "", f"{count}: {some_of(other)}")
+
+
 def _attributed(file: TaggedFile) -> Iterator[Finding]:
     """Every node has a module, by evidence; a default is only a warning."""
     for key, entry in file.provenance.nodes.items():
@@ -322,6 +344,7 @@ _STORED_CHECKS: dict[str, Check] = {
 }
 _RECORD_CHECKS: dict[str, Check] = {
     "records inside and beside agree": _same_records,
+    "data belongs to the model": _own_data,
     "every node attributed": _attributed,
     "every module exists": _known_modules,
     "tags unique": _unique_tags,

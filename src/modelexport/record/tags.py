@@ -59,9 +59,9 @@ class TagPolicy:
     drop: tuple[str, ...] = ()
 
     def keeps(self, module: Module) -> bool:
-        if _matches(module, self.drop):
+        if matches_any(module, self.drop):
             return False
-        if _matches(module, self.keep):
+        if matches_any(module, self.keep):
             return True
         # torch.ao.nn has the quantized twins of torch.nn: https://docs.pytorch.org/docs/stable/quantization.html
         if module.package == "torch.nn" or module.package.startswith(("torch.nn.", "torch.ao.nn.")):
@@ -105,7 +105,8 @@ class Tags:
         return self.by_tag.get(tag)
 
 
-def _matches(module: Module, globs: Iterable[str]) -> bool:
+def matches_any(module: Module, globs: Iterable[str]) -> bool:
+    """Whether one of the patterns is about the module, by its path or its class."""
     return any(fnmatchcase(module.path, glob) or fnmatchcase(module.class_name, glob) for glob in globs)
 
 

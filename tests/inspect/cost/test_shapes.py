@@ -147,3 +147,12 @@ def test_four_bits_take_half_a_byte() -> None:
     found = cost_of(file_of([node("DequantizeLinear", "w s", "y")], [], weights))
     assert found.total.weight_bytes == 5 + 4
     assert found.total.parameters == 9
+
+
+def test_an_attribute_that_refers_to_a_call_where_there_is_none() -> None:
+    """The operator's default holds, as for one that is not stated."""
+    transposed = node("Transpose", "x", "y")
+    transposed.attribute.add(name="perm", ref_attr_name="order", type=onnx.AttributeProto.INTS)
+    nodes = [transposed, node("MatMul", "y w", "z")]
+    found = cost_of(file_of(nodes, [value("x", (8, "batch"))], [helper.make_tensor("w", 1, [8, 2], [0.0] * 16)]))
+    assert found.total.flops == 2 * BATCH * 8 * 2

@@ -111,9 +111,12 @@ def _move_into_place(temporary: Path, target: Path) -> None:
 
 
 def _merge(temporary: Path, target: Path) -> None:
-    """File by file, undone as a whole if one of the moves fails."""
+    """File by file, undone as a whole if one of the moves fails.
+
+    The description is away before anything changes and there again when all else is: whoever reads meanwhile, or after
+    this process was killed, finds no package, and never one that is half of another.
+    """
     files = sorted(path.relative_to(temporary) for path in temporary.rglob("*") if not path.is_dir())
-    # The description last: whoever reads meanwhile finds the old one, or the new one with all of its files.
     files.sort(key=lambda path: path.name == PACKAGE_FILE)
     _refuse_obstacles(files, target)
     is_package = Path(PACKAGE_FILE) in files
@@ -122,6 +125,9 @@ def _merge(temporary: Path, target: Path) -> None:
     replaced: list[tuple[Path, Path | None]] = []
     made: list[Path] = []
     try:
+        if is_package:
+            replaced.append((target / PACKAGE_FILE, set_aside(target / PACKAGE_FILE)))
+            (target / PACKAGE_FILE).unlink(missing_ok=True)
         for path in files:
             _make_folders((target / path).parent, made)
             replaced.append((target / path, set_aside(target / path)))

@@ -28,6 +28,8 @@ from typing import Any
 _NAME = re.compile(r"\.modelexport-([0-9a-f]{8})-(\d+)-(\d+)-[0-9a-f]{8}\.tmp")
 # Those that ask a program to end: Ctrl-C, `kill`, and a terminal that was closed.
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+# Killed, and only listed until whoever started it asks how it ended.
+_ENDED = (b"Z", b"X")
 _given: set[Path] = set()
 
 
@@ -58,7 +60,18 @@ def _is_dead(machine: str, process: int, start: int) -> bool:
     if machine != _identify_machine() or not start:
         return False  # nothing can be said of it here
     now = _read_start(process)
-    return now != start if now is not None else not Path(f"/proc/{process}").exists()
+    return not _is_running(process) if now is None else now != start
+
+
+def _is_running(process: int) -> bool:
+    """Asked where nothing can be read of it: processes of others may be hidden."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
 
 
 def _remove(path: Path) -> None:
@@ -81,11 +94,11 @@ def _identify_machine() -> str:
 
 
 def _read_start(process: int) -> int | None:
-    """When a process began, in ticks since the machine did; None where that cannot be read."""
+    """When a process began, in ticks since the machine did; None where that cannot be read. 0 is that of no process."""
     try:
         # Behind the name of the program, which is in brackets and may hold anything.
         fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
-        return int(fields[19])
+        return 0 if fields[0] in _ENDED else int(fields[19])
     except (OSError, ValueError, IndexError):
         return None
 

@@ -96,8 +96,10 @@ class Propagation:
         return NodeWork(key, calls, work, times, reads, weights, makes)
 
     def _attributes(self, node: Node) -> dict[str, Any]:
-        attributes = stated_attributes(self.model.node_proto(node))
-        return {name: plain_attribute(item) for name, item in attributes.items() if item.type not in _GRAPHS}
+        attributes = stated_attributes(self.model.node_proto(node)).items()
+        # A reference that is left means nothing outside of a function, though files have them.
+        plain = ((name, item) for name, item in attributes if item.type not in _GRAPHS and not item.ref_attr_name)
+        return {name: plain_attribute(item) for name, item in plain}
 
     def _outputs(self, op: OperatorCall, node: Node) -> list[Value]:
         """Only the first output has contents and a weight: no operator of shape arithmetic has a second one."""

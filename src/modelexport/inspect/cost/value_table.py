@@ -125,7 +125,7 @@ def numbers_of(tensor: onnx.TensorProto) -> np.ndarray | None:
 def constant_of(proto: onnx.NodeProto) -> Value:
     """What a Constant makes."""
     item = find_attribute(proto, "value", *_PLAIN_VALUES)
-    if item is None:
+    if item is None or item.ref_attr_name:
         return Value(fixed=True)
     if item.name == "value":
         return Value(item.t.data_type, tuple(item.t.dims), numbers_of(item.t), fixed=True)

@@ -190,9 +190,17 @@ class Flattening:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Unmet:
+    """A request that was not done as it was asked for: `--opset 3`, and `the file has opset 18`."""
+
+    asked: str
+    done: str
+
+
 @dataclass(frozen=True)
 class ExportResult:
-    """What an export gave; `seconds` is how long each step took."""
+    """What an export gave; `seconds` is how long each step took, `unmet` what the file is not that was asked for."""
 
     path: Path
     files: tuple[Path, ...]
@@ -200,6 +208,7 @@ class ExportResult:
     check: OutputCheck | None = None
     notes: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
+    unmet: tuple[Unmet, ...] = ()
 
     @property
     def strategy(self) -> str:
@@ -225,6 +234,7 @@ class RelinkResult:
     related    whether it comes from there at all; if not, nothing was written
     differing  weights of the same name that do not hold the same numbers
     idle       tools that were run and changed nothing, as they were asked for
+    unmet      what was asked of a tool, and is not so in the file
     notes      what to know about where modules are known from
     """
 
@@ -239,10 +249,11 @@ class RelinkResult:
     notes: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
     after: str = ""
+    unmet: tuple[Unmet, ...] = ()
 
     @property
     def ok(self) -> bool:
-        return self.related and not self.differing
+        return self.related and not self.differing and not self.unmet
 
     def moved_to(self, path: Path, *beside: Path) -> RelinkResult:
         """The same of a file that was moved; `beside` are its weights and its record."""
@@ -271,6 +282,10 @@ class QuantizeResult:
     @property
     def ok(self) -> bool:
         return self.relinked.ok
+
+    @property
+    def unmet(self) -> tuple[Unmet, ...]:
+        return self.relinked.unmet
 
     def moved_to(self, path: Path, *beside: Path) -> QuantizeResult:
         return replace(self, relinked=self.relinked.moved_to(path, *beside))

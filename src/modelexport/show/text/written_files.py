@@ -53,9 +53,16 @@ def export_lines(result: files.ExportResult, *, verbose: bool = False) -> Iterat
         yield plain(f"outputs equal PyTorch's (largest difference {result.check.max_abs_diff:.1e})", "green")
     elif result.check is not None:
         yield plain(f"not as PyTorch: {result.check.message}", "red")
+    yield from unmet_lines(result.unmet)
     yield from note_lines(result.notes)
     if verbose:
         yield seconds_line(result.seconds)
+
+
+def unmet_lines(unmet: Iterable[files.Unmet]) -> Iterator[Text]:
+    """What was asked for, and what the file is instead."""
+    for item in unmet:
+        yield plain(f"not as asked: {item.asked}: {item.done}", "bold red")
 
 
 def package_export_lines(package: files.PackageExport, *, verbose: bool = False) -> Iterator[Text]:
@@ -227,6 +234,7 @@ def lineage_lines(result: files.RelinkResult, *, verbose: bool = False) -> Itera
     fates = ", ".join(_fates(consistency))
     yield plain(f"of {counted(consistency.nodes, 'node')} before that work on the inputs, {fates}", "dim")
     yield from (plain(line, "yellow") for line in _doubts(consistency))
+    yield from unmet_lines(result.unmet)
     yield from note_lines(result.notes)
     if result.differing:
         weights = f"{counted(len(result.differing), 'weight')} with other numbers under the same name"

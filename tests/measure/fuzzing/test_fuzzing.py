@@ -1,0 +1,145 @@
+"""A short run of `make fuzz` with fixed numbers, on seeds that need no torch; and that its rule is a rule."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+
+import onnx
+import pytest
+from measure.fuzzing.cases import COMMANDS, PER_FILE, MutatedFile, draw_file
+from measure.fuzzing.fuzz_page import compose_fuzz_page, list_failures
+from measure.fuzzing.fuzz_run import read_results
+from measure.fuzzing.mutate_documents import mutate_json_file, mutate_packed
+from measure.fuzzing.mutate_messages import mutate_message, serialize
+from measure.fuzzing.run_cases import CaseResult, Scratch, Supervisor
+from measure.fuzzing.seeds import Seed, make_seeds
+from measure.workers import ROOT
+from tests.support.any_files import with_bodies
+from tests.support.children import run_child
+
+from measure.fuzzing import run_cases
+from modelexport.record.packed import squeeze, unsqueeze
+
+FILES = 24
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[Seed, ...]]:
+    folder = tmp_path_factory.mktemp("fuzz") / "seeds"
+    folder.mkdir()
+    return folder, make_seeds(folder, with_torch=False)
+
+
+def test_mutated_files_are_answered_or_refused(seeds: tuple[Path, tuple[Seed, ...]]) -> None:
+    """In a process of its own, as `make fuzz` does it: what is forked must not inherit threads of the tests."""
+    folder, _ = seeds
+    command = [sys.executable, "-W", "ignore", "-m", "measure.fuzzing.run_cases"]
+    cases = FILES * PER_FILE
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT)))}
+    done = run_child([*command, str(folder.parent), "0/1", "0", str(cases), "600"], cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stderr
+    results = list(read_results(folder.parent))
+    assert len(results) == cases
+    assert [result for result in results if result.fault] == []
+    # Files that all verbs refuse, or that are as good as sound, would show nothing.
+    assert {0, 1, 2} == {result.code for result in results}
+    assert sum(result.code == 0 for result in results) > cases / 5
+    assert {result.verb for result in results} >= COMMANDS.keys()
+    assert "No case broke the rule." in list_failures(results)
+    assert f"| **all** | {cases} |" in compose_fuzz_page(results)
+
+
+def test_a_number_is_always_the_same_case(seeds: tuple[Path, tuple[Seed, ...]]) -> None:
+    folder, known = seeds
+    assert draw_file(7, known, folder) == draw_file(7, known, folder)
+    assert draw_file(7, known, folder) != draw_file(8, known, folder)
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ("raise KeyError('odd')", "exit 3"),
+        ("while True: pass", "time"),
+        ("import os; os.abort()", "SIGABRT"),
+        ("x = bytes(8 << 30)", "memory"),
+        ("import sys; sys.stderr.write('x' * 600)", "long line"),
+    ],
+)
+def test_what_breaks_the_rule_is_found_and_costs_one_case(
+    code: str,
+    fault: str,
+    seeds: tuple[Path, tuple[Seed, ...]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder, known = seeds
+    supervisor = Supervisor(Scratch(folder, tmp_path))
+    # pytest has a watchdog of its own, which a child cannot do away with.
+    quiet = SimpleNamespace(dump_traceback_later=lambda *_, **__: None, cancel_dump_traceback_later=lambda: None)
+    monkeypatch.setattr(run_cases, "faulthandler", quiet)
+    file = draw_file(3, known, folder)
+    culprit = file.cases[2]
+    guarded = run_cases.run_guarded
+
+    def break_rule(command: object, arguments: list[str]) -> int:
+        if arguments[0] == culprit.verb:
+            from modelexport.cli import main
+
+            monkeypatch.setattr(main, "_run", lambda *_: exec(code) or 0)
+        return guarded(command, arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(run_cases, "SECONDS", 1.0)
+    monkeypatch.setattr(run_cases, "run_guarded", break_rule)
+    first = MutatedFile(file.files, file.cases[:3])
+    results = list(supervisor.run([first]))
+    assert [result.number for result in results] == [case.number for case in first.cases]
+    assert [bool(result.fault) for result in results] == [False, False, True]
+    assert results[2].fault == fault
+
+
+def test_every_message_is_reached_and_text_can_be_invalid() -> None:
+    random, kinds, invalid = Random(0), set(), 0
+    for _ in range(300):
+        model = with_bodies()
+        before = model.SerializeToString()
+        mutate_message(model, random)
+        data = serialize(model)
+        invalid += b"\xff\xfe" in data
+        kinds.add(data != before)
+    assert kinds >= {True}
+    assert invalid
+
+
+def test_documents_and_packed_records_stay_readable_as_such() -> None:
+    random = Random(0)
+    document = {"modules": {"a": [1, 2, {"b": "c"}]}, "keys": ["x", "y"]}
+    mutated = [mutate_json_file(json.dumps(document).encode(), random) for _ in range(100)]
+    assert sum(json.dumps(document).encode() != data for data in mutated) > 80
+    packed = mutate_packed(f"modelexport-record-1:{squeeze(document)}", random)
+    assert unsqueeze(packed.partition(":")[2]) != document
+
+
+def test_failures_are_listed_by_where_they_happened() -> None:
+    results = [
+        CaseResult(number, "tagged", "record", "cost", 3, fault="exit 3", where="graph/index.py:12 f KeyError: 'a'")
+        for number in range(4)
+    ]
+    assert list_failures(results).splitlines() == [
+        "     4  exit 3       graph/index.py:12 f KeyError: 'a'  [0 (cost), 1 (cost), 2 (cost)]"
+    ]
+
+
+def test_a_mutated_model_can_be_any_model(seeds: tuple[Path, tuple[Seed, ...]]) -> None:
+    """Mutations by field leave a file that protobuf reads, or verbs would never get to see the fields."""
+    folder, known = seeds
+    files = (draw_file(number, known, folder) for number in range(200))
+    structured = [file for file in files if file.cases[0].mutation == "message"]
+    for file in structured[:30]:
+        for path, data in file.files.items():
+            if path.suffix == ".onnx":
+                onnx.ModelProto().ParseFromString(data) if b"\xff\xfe\xc3" not in data else None
