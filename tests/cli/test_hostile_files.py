@@ -227,3 +227,15 @@ def test_output_that_is_cut_off_is_an_error(unbuffered: str, good: Path, tmp_pat
         )
     assert ended.returncode == 2
     assert b"error: " in ended.stderr
+
+
+@pytest.mark.parametrize("verb", ["analyze", "diff", "fold", "flatten", "relink", "cost", "view"])
+def test_a_function_that_nobody_calls_is_answered_for(
+    verb: str, tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proto = tagged()
+    nodes = [onnx.helper.make_node("Relu", ["b"], ["c"]), onnx.helper.make_node("Neg", ["a"], ["b"])]
+    opset = onnx.helper.make_opsetid("", 20)
+    proto.functions.append(onnx.helper.make_function("[]", "F", ["a"], ["c"], nodes, [opset]))
+    code = run(*command(verb, write(lambda: proto, tmp_path), good))
+    assert code in (0, 1), capsys.readouterr().err

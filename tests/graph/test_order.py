@@ -56,3 +56,12 @@ def test_the_index_is_in_that_order_and_so_are_walks() -> None:
 def test_a_long_chain_the_wrong_way_round() -> None:
     nodes = [node("Neg", f"v{place}", f"v{place + 1}") for place in range(5000)]
     assert made(in_order(list(reversed(nodes)))) == [f"v{place + 1}" for place in range(5000)]
+
+
+def test_nodes_of_a_function_are_put_in_order_too() -> None:
+    """Tools append the nodes that they add to functions as well, and every maker is looked up before its readers."""
+    nodes = [node("Relu", "b", "c"), node("Neg", "a", "b")]
+    function = onnx.helper.make_function("local", "F", ["a"], ["c"], nodes, [onnx.helper.make_opsetid("", 20)])
+    proto = model(node("F", "x", "y", domain="local"), functions=[function])
+    assert [made.op_type for made in index_model(proto).nodes if made.graph] == ["Neg", "Relu"]
+    assert [key for key, _ in walk_nodes(proto)] == [made.key for made in index_model(proto).nodes]

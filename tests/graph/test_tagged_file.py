@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import BinaryIO
 
 import onnx
 import pytest
@@ -11,6 +12,7 @@ from onnx import TensorProto, helper
 from modelexport.errors import FileUnreadable, RecordMissing
 from modelexport.graph.file.metadata import EmbedOptions, embed, sidecar_path
 from modelexport.graph.file.tagged_file import open_tagged
+from modelexport.record import json_reading
 from modelexport.record.hierarchy import Hierarchy, Module
 from modelexport.record.provenance import NodeEntry, Origin, Provenance, unattributed
 
@@ -69,10 +71,10 @@ def test_a_sidecar_that_cannot_be_read_is_no_related_record(path: Path, monkeypa
     """Whoever only wants to know whether there is one is not stopped; whoever needs the record is told why."""
     sidecar_path(path).write_text("{}", encoding="utf-8")
 
-    def refuse(_: Path) -> bytes:
+    def refuse(_: Path) -> BinaryIO:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(json_reading, "open_regular", refuse)
     file = open_tagged(path)
     assert file.related_record is None
     assert file.sidecar.problem is not None

@@ -227,10 +227,10 @@ def _row(class_name: str = "Layer", tensors: int = 0) -> list[Any]:
     return [class_name, "nets", parameters, [], [], False]
 
 
-def _tree(count: int, parent: Callable[[int], int], name: str = "m") -> Iterator[tuple[int, str, int]]:
+def _tree(count: int, parent: Callable[[int], int], first: str = "m1") -> Iterator[tuple[int, str, int]]:
     yield -1, "", 0
     for number in range(1, count):
-        yield parent(number), f"{name}{number}", 0
+        yield parent(number), first if number == 1 else f"m{number}", 0
 
 
 def _nested_calls(count: int) -> dict[str, Any]:

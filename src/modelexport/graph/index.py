@@ -262,7 +262,7 @@ class _Builder:
         names = {name: value_id(graph_id, name) for name in own if name}
         self.body_outputs[graph_id] = tuple(names.get(name, name) for name in function.output)
         self.body_inputs[graph_id] = tuple(names[name] for name in function.input if name)
-        for node in function.node:
+        for node in protos.in_order(function.node):
             self.add_node(node, graph_id, names)
 
     def add_node(self, proto: onnx.NodeProto, graph_id: str, names: Mapping[str, str]) -> None:

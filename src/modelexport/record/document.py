@@ -11,6 +11,7 @@ version `SCHEMA_VERSION` in `provenance.py`; documents of schema 1 stay readable
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -171,15 +172,19 @@ def _check_tags(provenance: Provenance) -> None:
     if sum(lengths.values()) > limits.PATH_CHARACTERS:
         raise ValueError(f"the tags of its modules take more than {limits.PATH_CHARACTERS:,} characters")
 
-    @cache
-    def count(attribution: Attribution) -> int:
-        ancestor = attribution.ancestor
-        tag = 0 if ancestor is None else lengths.get(ancestor.path, 0)
-        return tag + len(attribution.reason) + sum(map(_count_claimed, (attribution, *attribution.lost)))
-
-    attributions = (entry.attribution for entry in provenance.nodes.values())
-    if sum(map(count, attributions)) + sum(map(count, provenance.initializers.values())) > limits.NODE_CHARACTERS:
+    attributions = [*(entry.attribution for entry in provenance.nodes.values()), *provenance.initializers.values()]
+    # By identity: nodes share their attributions, and to compare these would take longer than to count.
+    uses = Counter(map(id, attributions))
+    distinct = {id(attribution): attribution for attribution in attributions}
+    written = sum(count * _count_written(distinct[number], lengths) for number, count in uses.items())
+    if written > limits.NODE_CHARACTERS:
         raise ValueError(f"what it says of its nodes takes more than {limits.NODE_CHARACTERS:,} characters")
+
+
+def _count_written(attribution: Attribution, tag_lengths: Mapping[str, int]) -> int:
+    ancestor = attribution.ancestor
+    tag = 0 if ancestor is None else tag_lengths.get(ancestor.path, 0)
+    return tag + len(attribution.reason) + sum(map(_count_claimed, (attribution, *attribution.lost)))
 
 
 def _count_claimed(claim: Attribution | Claim) -> int:

@@ -167,10 +167,13 @@ class _Walk:
         for node in nodes:
             if graph_id:
                 self.id_characters += len(graph_id) * (1 + len(node.input) + len(node.output))
-            kinds = {attribute.type for attribute in node.attribute}
-            if kinds <= _PLAIN:  # nearly all of them
+            attributes = node.attribute
+            if not attributes:
                 continue
-            yield from self.attribute_faults(node.attribute, node.op_type)
+            kinds = {attribute.type for attribute in attributes}
+            if kinds <= _PLAIN:
+                continue
+            yield from self.attribute_faults(attributes, node.op_type)
             if kinds & _BODIES and not self.is_over:
                 for body_id, body in subgraphs_with_ids(node, node_key(node, graph_id)):
                     yield from self.graph_faults(body, body_id, {})
