@@ -153,8 +153,15 @@ class TestQuantize:
 
     @pytest.mark.parametrize("form", ["qdq", "qoperator"])
     def test_static_types_and_scales_of_channels_are_there(self, products: Path, tmp_path: Path, form: str) -> None:
-        options = {"weight_type": "int8", "activation_type": "uint8", "per_channel": True}
-        result = mx.quantize(products, tmp_path / "q.onnx", static=True, quant_format=form, **options)
+        result = mx.quantize(
+            products,
+            tmp_path / "q.onnx",
+            static=True,
+            quant_format=form,
+            per_channel=True,
+            weight_type="int8",
+            activation_type="uint8",
+        )
         assert result.ok, result.unmet
 
     def test_experts_that_stayed_in_float_are_told_of(self, products: Path, tmp_path: Path) -> None:

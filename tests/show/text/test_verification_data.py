@@ -49,7 +49,7 @@ POOR = {
 
 
 CALL_COLUMNS = (
-    *("path", "call", "class", "status", "reason", "lost"),
+    *("path", "call", "class", "status", "reason", "lost", "effect"),
     *("in_max_abs", "in_max_rel", "in_sqnr", "in_cosine", "in_unlike", "in_agrees"),
     *("out_max_abs", "out_max_rel", "out_sqnr", "out_cosine", "out_unlike", "out_agrees"),
     "fused_with",
@@ -113,6 +113,7 @@ def test_json(everything: Verification) -> None:
                 "inputs": FINE,
                 "outputs": POOR,
                 "lost": 119.0,
+                "effect": None,
             },
             {
                 "path": "drop",
@@ -123,7 +124,8 @@ def test_json(everything: Verification) -> None:
                 "fused_with": ["fc#1", ""],
                 "inputs": None,
                 "outputs": None,
-                "lost": 0.0,
+                "lost": None,
+                "effect": None,
             },
         ],
         "outputs": {"y": POOR},

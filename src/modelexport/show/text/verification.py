@@ -190,12 +190,13 @@ def _ordered_table(modules: Sequence[ModuleNumbers], shown: Shown) -> Table:
 def _ranked_table(modules: Sequence[ModuleNumbers], shown: Shown) -> Iterator[RenderableType]:
     """What a module loses is what goes in better than it comes out, in decibels."""
     ranking = ranked(modules, shown)
-    modules_table = table(
-        "", "module", "calls", "in dB", "out dB", "lost dB", _EFFECT, "max |Δ|", "cosine", "status", right=_NUMBERS
-    )
+    is_measured = any(row.losing_call.effect is not None for row in ranking.rows)  # of two files
+    columns = ("module", "calls", "in dB", "out dB", "lost dB", *([_EFFECT] if is_measured else []))
+    modules_table = table("", *columns, "max |Δ|", "cosine", "status", right=_NUMBERS)
     for row in ranking.rows:
         max_abs, _, cosine = _figures(row.outputs)
-        modules_table.add_row(plain(row.path or "(model)"), _calls(row), *_loss(row), max_abs, cosine, _status(row))
+        loss = _loss(row) if is_measured else _loss(row)[:-1]
+        modules_table.add_row(plain(row.path or "(model)"), _calls(row), *loss, max_abs, cosine, _status(row))
     yield modules_table if ranking.rows else Text("no module loses anything", "green")
     if any(row.losing_call.lost is None and row.compared for row in ranking.rows):
         yield Text("? no floats go in that could be compared: not ranked", "dim")

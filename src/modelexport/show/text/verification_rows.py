@@ -31,6 +31,7 @@ FEW = 40  # rows, as many as a screen has
 # A table that is hardly too long is shown whole: a few lines less are not worth gaps.
 _HARDLY_MORE = 60
 _FEW_RANKED = 20  # who ranks wants the first ones
+_FEW_UNRANKED = 5  # and those that may be first, for all that is known
 # Decibels by which a module may lose more than those inside of it and still count as explained by them.
 _LITTLE = 1.0
 _LEAST = 0.05  # decibels that are worth a row: one digit after the point is shown
@@ -145,7 +146,9 @@ def ranked(modules: Sequence[ModuleNumbers], shown: Shown) -> Ranking:
     explained = {module.path for module in compared if module.lost <= inside.get(module.path, -math.inf) + _LITTLE}
     explained |= _around_measured(compared)
     distinctive = [module for module in compared if module.is_noisy and module.path not in explained]
-    rows = tuple(distinctive[: shown.top or _FEW_RANKED])
+    unranked = [module for module in distinctive if module.losing_call.lost is None]
+    rows = tuple(module for module in distinctive if module.losing_call.lost is not None)[: shown.top or _FEW_RANKED]
+    rows += tuple(unranked[:_FEW_UNRANKED])
     return Ranking(rows, len(explained), len(compared) - len(explained) - len(rows))
 
 
