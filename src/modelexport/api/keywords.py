@@ -137,6 +137,7 @@ class VerifyKeywords(_SourceKeywords, total=False):
     min_sqnr: float | None
     as_deployed: bool
     proof: bool
+    branches: bool
 
 
 class ProfileKeywords(TypedDict, total=False):

@@ -64,6 +64,7 @@ class VerifyOptions:
 
     as_deployed  judge the graph that ONNX Runtime makes of the file
     proof        also prove attributions by values; needs a run that keeps every one of them
+    branches     also search for inputs that take another path through the model
     """
 
     source: ModelSource
@@ -71,6 +72,7 @@ class VerifyOptions:
     tolerance: Tolerance = field(default_factory=Tolerance)
     as_deployed: bool = False
     proof: bool = True
+    branches: bool = True
 
     @property
     def runs_often(self) -> bool:

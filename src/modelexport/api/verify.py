@@ -61,6 +61,7 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
     min_sqnr: float | None = None,
     as_deployed: bool = False,
     proof: bool = True,
+    branches: bool = True,
     task: str | None = None,
     dtype: str | None = None,
     device: str = "cpu",
@@ -81,6 +82,7 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
     inputs   as in `export`; or a sequence of .npz files, or a list of dictionaries, each of them one sample
     samples  how many inputs to run on; the first is the given or made one, the others are drawn like it
     as_deployed  judge the graph that ONNX Runtime makes of the file, with all optimizations, in its place
+    branches  also search for inputs that take another path through the model, and compare the outputs on them
     new_tokens, grid  of a package, as in `verify_package`
     """
     # Without either there are numbers, and nothing to hold them against.
@@ -97,7 +99,7 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
     source = ModelSource(
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
-    options = VerifyOptions(source, samples, tolerance, as_deployed, proof)
+    options = VerifyOptions(source, samples, tolerance, as_deployed, proof, branches)
     clock = Clock(progress)
     if (package := find_package(file)) is not None:
         from modelexport.api.verify_package import verify_opened_package

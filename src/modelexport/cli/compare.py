@@ -92,6 +92,7 @@ def diff(left: Path, right: Path, no_weights: bool, report: cli.Report, **option
 @click.option("--min-sqnr", type=float, metavar="DB", help="Decibels that decide, in place of the tolerances.")
 @click.option("--as-deployed", is_flag=True, help="Judge the graph that ONNX Runtime really runs, optimized.")
 @click.option("--no-proof", is_flag=True, help="Compare numbers only; do not prove attributions.")
+@click.option("--no-branches", is_flag=True, help="Do not search for inputs that take another path through the model.")
 @click.option(
     "--new-tokens", type=click.IntRange(min=1), metavar="N", help="Of a package: generate so many.  [default: 16]"
 )
@@ -110,6 +111,7 @@ def verify(  # noqa: PLR0913 - one for each option that is about what is shown
     inputs: tuple[Path, ...],
     against: Path | None,
     no_proof: bool,
+    no_branches: bool,
     new_tokens: int | None,
     no_grid: bool,
     sort: str | None,
@@ -142,7 +144,7 @@ def verify(  # noqa: PLR0913 - one for each option that is about what is shown
     # Two files differ everywhere by a little: who loses most is the question then.
     by_loss = sort == "lost" or (sort is None and against is not None)
     shown = Shown(by_loss, top, everything, report.verbose)
-    options |= {"against": against, "inputs": inputs or None, "proof": not no_proof}
+    options |= {"against": against, "inputs": inputs or None, "proof": not no_proof, "branches": not no_branches}
     options |= {"new_tokens": new_tokens, "grid": not no_grid}
     if (package := packages.find_package(file)) is not None:
         return packages.show_verification(package, shown, report, **options)

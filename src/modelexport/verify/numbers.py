@@ -98,8 +98,9 @@ class ValueComparison:
     def finish(self, *, outputs_differ: bool) -> None:
         """Everything has been seen, and what the model returned was right or wrong."""
         self._outputs_differ = outputs_differ
-        for pairings in (self.right, self.returned, self.given, self.doubtful):
-            self._settle(pairings)
+        self._settle(self.right)
+        for noted in (self.returned, self.given, self.doubtful):
+            self._settle(noted)
 
     def _settle(self, pairings: dict[_Key, Pairing]) -> None:
         for key, pairing in pairings.items():
