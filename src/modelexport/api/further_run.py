@@ -90,7 +90,6 @@ def _larger_size(size: int) -> int:
 
 def _run_both(file: TaggedFile, run: TracedRun, arguments: CallArguments, seed: int) -> SeenRun:
     from modelexport.capture.eager import TensorSpill, watch_run
-    from modelexport.capture.hierarchy import run_model
     from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, quiet
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
     from modelexport.capture.onnxruntime.session import bind_inputs

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from modelexport.api.environment import Clock, need_torch
+from modelexport.api.further_run import run_again, sample_weights
 from modelexport.api.options import VerifyOptions
 from modelexport.api.prepare_file import fit_dtype, prepare_for_file
-from modelexport.api.further_run import run_again, sample_weights
 from modelexport.api.value_comparison import RunComparison, SampleComparison, compare_stored_outputs, optimize_for_run
 from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RuntimeFailed, some_of
 from modelexport.graph.difference import measure
@@ -32,6 +32,7 @@ from modelexport.record.results.verification import (
 )
 from modelexport.verify.attribution import AttributionProver
 from modelexport.verify.divergence import is_rounding, merge_runs
+from modelexport.verify.evidence import SeenValues
 from modelexport.verify.numbers import ReferenceRun
 from modelexport.verify.parameter_check import compare_parameters
 from modelexport.verify.series import RunSeries, SeenRun
@@ -286,7 +287,8 @@ def _prove_attributions(
     trouble = "" if finding.divergence is None and _is_exact(finding, tolerance) else _TROUBLE
     sources = OperatorSources(watched.run, watched.samples)
     drawing = {node.key for node in random_nodes(opened.proto)}
-    return AttributionProver(opened.graph, opened.provenance, finding.seen, sources, trouble, drawing, series).prove()
+    values = SeenValues(opened.graph, finding.seen, finding.rounds, drawing)
+    return AttributionProver(values, opened.provenance, sources, trouble, series).prove()
 
 
 def _is_exact(finding: SampleComparison, tolerance: Tolerance) -> bool:

@@ -36,9 +36,7 @@ _MOST_SHOWN, _MOST_ITERATIONS = 32, 256
 
 
 class BodyRuns:
-    """Runs the bodies of nodes, `visit` by `visit`.
-
-    """
+    """Runs the bodies of nodes, `visit` by `visit`."""
 
     def __init__(self, file: ModelFile, see: InsideVisitor) -> None:
         self.file, self.see = file, see
