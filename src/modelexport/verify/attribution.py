@@ -15,7 +15,6 @@ leads to the operator's result, so the nearest proved nodes tell whose it is (a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 
 from modelexport.graph.algorithms import backward_slice
@@ -23,12 +22,10 @@ from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.protos import NCHWC
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
-from modelexport.record.results.verification import AttributionProof, Fault, NodeProof, Verdict
+from modelexport.record.results.verification import AttributionProof, Fault, NodeProof, ShownBy, Verdict
 from modelexport.record.signals import IssuedOp
 from modelexport.verify.contributors import Contributors
-from modelexport.verify.enclosure import Enclosure
 from modelexport.verify.evidence import NOT_RUN, Frontier, NodeEvidence, SeenValues, examine
-from modelexport.verify.series import RunSeries
 from modelexport.verify.witness import OperatorSources
 
 _Proved = Mapping[str, Frontier]
@@ -41,8 +38,8 @@ _NOBODY: Frontier = frozenset()
 # Domains of operators whose results have channels in another order, and some more of them to fill up a block:
 # NCHWc, https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/core/optimizer/nchwc_transformer.cc
 _OWN_LAYOUTS = frozenset({NCHWC})
+_SHOWN_BY = {Verdict.PROVED: ShownBy.VALUE, Verdict.ENCLOSED: ShownBy.BETWEEN}
 # Stands for "several modules made the same": a landmark that does not tell whose work is around it.
-_SHOWN = (Verdict.PROVED, Verdict.ENCLOSED)
 _SEVERAL: Frontier = frozenset({ModuleCall("", -1)})
 
 
@@ -82,7 +79,6 @@ class AttributionProver:
     values   what the graph's nodes made
     sources  who issued which value in the run of the model
     trouble  why numbers cannot be relied on everywhere, if they cannot
-    series   this run and further ones, for values that one run cannot tell apart
     """
 
     def __init__(
@@ -91,13 +87,10 @@ class AttributionProver:
         provenance: Provenance,
         sources: OperatorSources,
         trouble: str = "",
-        series: RunSeries | None = None,
     ) -> None:
         graph = values.graph
         self._values, self._graph, self._provenance, self._sources = values, graph, provenance, sources
         self._trouble = trouble
-        self._series = series
-        self._issuers_in_series: Mapping[str, Frontier] = {}
         self._evidence = {node.key: examine(node, values, sources) for node in graph.nodes}
         self._proved = {key: evidence.issuers for key, evidence in self._evidence.items() if evidence.is_landmark}
         self._below = nearest_proved_below(graph, self._proved)
@@ -164,43 +157,7 @@ class AttributionProver:
         return nearest_proved_below(self._graph, self._proved, saying)
 
     def prove(self) -> AttributionProof:
-        proofs = {node.key: self._prove_node(node) for node in self._graph.nodes}
-        if self._series is not None:
-            nodes = [self._graph.by_key[key] for key in self._undecided(proofs) if key not in self._values.random]
-            self._issuers_in_series = {node.key: self._series.issuers(node) for node in nodes}
-            proofs |= self._prove_by_series(proofs)
-        proofs |= self._enclose(proofs)
-        return AttributionProof(tuple(proofs.values()))
-
-    def _prove_by_series(self, proofs: Mapping[str, NodeProof]) -> Iterator[tuple[str, NodeProof]]:
-        """Nodes that one run says nothing of, and whose owners alone issued their value in several runs."""
-        for key, issuers in self._issuers_in_series.items():
-            if issuers and issuers <= set(proofs[key].claimed):
-                issued = tuple(sorted(issuers))
-                yield key, replace(proofs[key], verdict=Verdict.PROVED, reason="in several runs", issued=issued)
-                continue
-            readers = self._series.weight_readers(self._graph.by_key[key])
-            if readers and readers == set(proofs[key].claimed):
-                issued = tuple(sorted(readers))
-                yield key, replace(proofs[key], verdict=Verdict.PROVED, reason="by its weights", issued=issued)
-
-    def _enclose(self, proofs: Mapping[str, NodeProof]) -> Iterator[tuple[str, NodeProof]]:
-        shown = {key for key, proof in proofs.items() if proof.verdict in _SHOWN}
-        undecided = self._undecided(proofs)
-        shareable = {key for key in undecided if key not in self._values.computed or self._evidence[key].idle}
-        owners = {key: frozenset(proof.claimed) for key, proof in proofs.items()}
-        likely = {key for key in undecided if owners[key] <= self._issuers_in_series.get(key, _NOBODY)}
-        enclosure = Enclosure(self._graph, owners, shown, self._provenance.hierarchy.stack)
-        for key, reason in enclosure.extend(undecided, shareable, likely).items():
-            yield key, replace(proofs[key], verdict=Verdict.ENCLOSED, reason=reason, issued=proofs[key].claimed)
-
-    def _undecided(self, proofs: Mapping[str, NodeProof]) -> list[str]:
-        open_proofs = (proof for proof in proofs.values() if proof.verdict is Verdict.NOT_PROVABLE)
-        return [proof.key for proof in open_proofs if self._is_undecided(proof)]
-
-    def _is_undecided(self, proof: NodeProof) -> bool:
-        """Whether values leave open whose it is: none of its owners is refuted by them."""
-        return proof.reason != NOT_RUN and (not proof.issued or set(proof.claimed) <= set(proof.issued))
+        return AttributionProof(tuple(map(self._prove_node, self._graph.nodes)))
 
     def _prove_node(self, node: Node) -> NodeProof:
         entry = self._provenance.nodes[node.key]
@@ -218,6 +175,7 @@ class AttributionProver:
             fault=self._name_fault(frozenset(entry.attribution.owners), issued)
             if verdict is Verdict.CONTRADICTED
             else None,
+            shown_by=_SHOWN_BY.get(verdict),
         )
 
     def _name_fault(self, owners: Frontier, issued: Frontier) -> Fault:

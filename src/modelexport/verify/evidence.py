@@ -94,11 +94,7 @@ class SeenValues:
     @cached_property
     def random(self) -> frozenset[str]:
         """Keys of the nodes that draw random numbers, and of all that depend on them."""
-        dependent = set(self.drawing)
-        for node in self.graph.nodes:
-            if any(before.key in dependent for before in self.graph.predecessors(node)):
-                dependent.add(node.key)
-        return frozenset(dependent)
+        return with_successors(self.graph, self.drawing)
 
     @cached_property
     def computed(self) -> frozenset[str]:
@@ -134,6 +130,15 @@ class SeenValues:
     def _bodies_run(self) -> frozenset[str]:
         """Ids of the bodies of which some value was seen."""
         return frozenset(node.graph for node in self.graph.nodes if any(name in self.samples for name in node.outputs))
+
+
+def with_successors(graph: Graph, keys: Collection[str]) -> frozenset[str]:
+    """The nodes with these keys, and all that depend on them."""
+    dependent = set(keys)
+    for node in graph.nodes:
+        if any(before.key in dependent for before in graph.predecessors(node)):
+            dependent.add(node.key)
+    return frozenset(dependent)
 
 
 def examine(node: Node, values: SeenValues, sources: OperatorSources) -> NodeEvidence:

@@ -33,11 +33,13 @@ class SeenRun:
 
     samples  of the model's values, by number
     seen     of the file's values, by name
+    rounds   of those inside of bodies, in each round after the first
     """
 
     run: EagerRun
     samples: Sequence[Sample]
     seen: Mapping[str, Sample]
+    rounds: Sequence[Mapping[str, Sample]] = ()
 
 
 class _ParameterReaders:
@@ -109,6 +111,20 @@ class RunSeries:
         weights = [self._weights[name] for name in node.inputs if name in self._weights]
         return frozenset(call for weight in weights if weight.distinctive for call in self._parameters.readers(weight))
 
+    def is_idle(self, node: Node) -> bool:
+        """Whether a node passes on something that it reads in the same shape, in every run."""
+        pairs = [(made, read) for made in node.outputs for read in node.inputs if {made, read} <= self._visible]
+        shaped = [pair for pair in pairs if all(_same_shape(run.seen, *pair) for run in self._runs)]
+        return any(self._are_alike(made, read) for made, read in shaped)
+
+    def is_short(self, node: Node) -> bool:
+        """Whether a further run could say more of what a node makes."""
+        if len(self._runs) == 1:
+            return any(name in self._visible for name in node.outputs)
+        made = [name for name in node.outputs if name in self._visible]
+        labels = {label for name in made for run in self._runs for label in run.labels_like(name)}
+        return any(sum(label in run.samples for run in self._runs) == 1 for label in labels)
+
     def issuers(self, node: Node) -> frozenset[ModuleCall]:
         """The calls that issued, in every run, what a node makes; in the same shape, if it only passes that on."""
         made = [name for name in node.outputs if name in self._visible]
@@ -152,6 +168,10 @@ def _is_telling(samples: Sequence[Sample]) -> bool:
     if not others:
         return first.distinctive
     return not all(alike(first, other) for other in others) or bool((first.values != first.values[:1]).any())
+
+
+def _same_shape(seen: Mapping[str, Sample], made: str, read: str) -> bool:
+    return seen[made].shape == seen[read].shape
 
 
 def _as_numbers(sample: Sample) -> Sample:
