@@ -15,6 +15,7 @@ leads to the operator's result, so the nearest proved nodes tell whose it is (a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from copy import copy
 from functools import cached_property
 
 from modelexport.graph.algorithms import backward_slice
@@ -98,6 +99,12 @@ class AttributionProver:
         self._known = {number for sample in values.all for number in sources.numbers_like(sample)}
         self._contributors = self._find_contributors()
 
+    def judging(self, provenance: Provenance) -> AttributionProver:
+        """The same values, held against other attributions of the same calls."""
+        other = copy(self)
+        other._provenance = provenance
+        return other
+
     def _find_contributors(self) -> Mapping[str, Frontier]:
         """By node key: everybody who can have had a part in its value, as far as values tell."""
         graph = self._graph
@@ -157,9 +164,9 @@ class AttributionProver:
         return nearest_proved_below(self._graph, self._proved, saying)
 
     def prove(self) -> AttributionProof:
-        return AttributionProof(tuple(map(self._prove_node, self._graph.nodes)))
+        return AttributionProof(tuple(map(self.prove_node, self._graph.nodes)))
 
-    def _prove_node(self, node: Node) -> NodeProof:
+    def prove_node(self, node: Node) -> NodeProof:
         entry = self._provenance.nodes[node.key]
         verdict, reason, issued = self._judge(node, entry.attribution)
         outputs = self._values.of(node.outputs)
@@ -190,9 +197,12 @@ class AttributionProver:
         if not owners:
             return Verdict.UNATTRIBUTED, attribution.reason, _NOBODY
         evidence = self._evidence[node.key]
-        inside = self._is_inside(node, owners, evidence.issuers)
-        if inside or owners & evidence.issuers:
-            return (Verdict.PROVED, "", evidence.issuers) if inside else self._judge_proved(node, owners, evidence)
+        if around := self._around_body(node, owners, evidence.issuers):
+            if self._strangers(node, owners - around):
+                return Verdict.CONTRADICTED, _NO_PART, around | self._contributors[node.key]
+            return Verdict.PROVED, "", evidence.issuers
+        if owners & evidence.issuers:
+            return self._judge_proved(node, owners, evidence)
         packed = self._judge_packed(node, owners, evidence)
         return packed or self._judge_strangers(node, owners, evidence)
 
@@ -221,11 +231,11 @@ class AttributionProver:
                 return (Verdict.PROVED, "", parts) if is_certain else few
         return None
 
-    def _is_inside(self, node: Node, owners: Frontier, issuers: Frontier) -> bool:
-        """Whether a node that runs a body makes what was issued while its module ran: it does all of that work."""
+    def _around_body(self, node: Node, owners: Frontier, issuers: Frontier) -> Frontier:
+        """Of a node that runs a body: its owners in whose calls its value was issued. It does all their work."""
         if node.function not in self._graph.body_outputs and node.key not in self._graph.subgraphs:
-            return False
-        return any(not owners.isdisjoint(self._provenance.hierarchy.stack(call)) for call in issuers)
+            return _NOBODY
+        return owners & {caller for call in issuers for caller in self._provenance.hierarchy.stack(call)}
 
     def _is_hooks_work(self, owners: Frontier, issuers: Frontier) -> bool:
         """Whether one of them called the other, which has hooks."""
