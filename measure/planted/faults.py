@@ -30,7 +30,7 @@ WIDENED, SHALLOW, SIBLING, LAYER = (
 )
 EXCHANGED, LEFT_OUT, IN_BODY = "siblings exchanged", "owner left out", "moved, inside of a body"
 # How many of each kind are planted in a file, if there are as many; widened sets make up for those that there are not.
-_QUOTA = {WIDENED: 5, SHALLOW: 3, SIBLING: 3, LAYER: 2, EXCHANGED: 1, LEFT_OUT: 2, IN_BODY: 2}
+_QUOTA = {WIDENED: 10, SHALLOW: 5, SIBLING: 5, LAYER: 4, EXCHANGED: 2, LEFT_OUT: 3, IN_BODY: 6}
 KINDS = tuple(_QUOTA)
 
 
