@@ -10,8 +10,9 @@ traced, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from modelexport.api.value_comparison import ValueSampler
@@ -50,7 +51,9 @@ class AttributionWitness:
         sources = OperatorSources(first.run, first.samples)
         self._prover = AttributionProver(self._values, file.provenance, sources, trouble)
         self._weights = {name: sample(array, is_sound=True) for name, array in initializer_arrays(file)}
-        self._runs, self._others = [first], _run_again(file, run, seed)
+        self._runs: list[SeenRun] = [first]
+        self._others: Iterator[SeenRun] | None = None
+        self._run_again = partial(_run_again, file, run, seed)
 
     def judge_nodes(self, provenance: Provenance, keys: Iterable[str]) -> list[NodeProof]:
         """The verdict of the first run alone on some nodes: what it contradicts, further ones do not change."""
@@ -61,6 +64,8 @@ class AttributionWitness:
         """The verdict on every node; further runs are made if they are needed, and kept."""
         proof = self._prover.judging(provenance).prove()
         completion = ProofCompletion(self._values.graph, provenance.hierarchy.stack, proof, self._values.drawing)
+        # What is undecided in the first record that is judged is seen in further runs.
+        self._others = self._others or self._run_again(completion.wanted)
         while True:
             series = RunSeries(self._runs, self._weights)
             proof = completion.complete(series)
@@ -70,14 +75,14 @@ class AttributionWitness:
             self._runs.append(further)
 
 
-def _run_again(file: TaggedFile, run: TracedRun, seed: int) -> Iterator[SeenRun]:
-    """Further runs on inputs that both take."""
+def _run_again(file: TaggedFile, run: TracedRun, seed: int, wanted: Collection[str]) -> Iterator[SeenRun]:
+    """Further runs on inputs that both take. wanted: names of the file's values to be seen."""
     made, is_traced = 0, True
     for arguments in _other_arguments(file, run, seed):
         for traced in (True, False) if is_traced else (False,):
             # A model has every right to refuse sizes, and a file may be right for one size only.
             with suppress(InputError, RuntimeFailed):
-                further = _run_both(file, run, arguments, seed, traced=traced)
+                further = _run_both(file, run, arguments, wanted, seed=seed, traced=traced)
                 is_traced, made = traced, made + 1
                 yield further
                 break
@@ -128,16 +133,19 @@ def _other_size(size: int, number: int) -> int:
     return min(size // 2 + number, size - 1) if size > 3 else max(size - 2 + number, 1)
 
 
-def _run_both(file: TaggedFile, run: TracedRun, arguments: CallArguments, seed: int, *, traced: bool) -> SeenRun:
-    from modelexport.capture.eager import TensorSpill, watch_run
+def _run_both(
+    file: TaggedFile, run: TracedRun, arguments: CallArguments, wanted: Collection[str], *, seed: int, traced: bool
+) -> SeenRun:
+    from modelexport.capture.eager import watch_run
     from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, quiet
     from modelexport.capture.onnxruntime.bodies import BodyRuns
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
     from modelexport.capture.onnxruntime.session import bind_inputs
 
-    with TensorSpill() as spill, EXPORT_LOCK, quiet(), exportable_moe(run.model), run.entered():
-        watched = watch_run(run.model, arguments, spill, seed + 1, traced=traced)
+    with EXPORT_LOCK, quiet(), exportable_moe(run.model), run.entered():
+        watched = watch_run(run.model, arguments, None, seed + 1, traced=traced)
     sampler = ValueSampler(file)
     bodies = BodyRuns(file, lambda name, number, array: sampler.take(name, array, number))
-    PiecewiseRun(file, often=False).run(bind_inputs(file.proto, arguments.arrays), sampler.take, bodies.visit)
+    pieces = PiecewiseRun(file, wanted, often=False)
+    pieces.run(bind_inputs(file.proto, arguments.arrays), sampler.take, bodies.visit)
     return SeenRun(watched.run, watched.samples, sampler.seen, sampler.rounds)

@@ -112,9 +112,9 @@ class WatchedRun:
 
 
 def watch_run(
-    model: nn.Module, arguments: CallArguments, spill: TensorSpill, seed: int = 0, *, traced: bool = False
+    model: nn.Module, arguments: CallArguments, spill: TensorSpill | None, seed: int = 0, *, traced: bool = False
 ) -> WatchedRun:
-    """Run a model once; what crosses a module call goes into the spill.
+    """Run a model once; what crosses a module call goes into the spill, if there is one.
 
     seed    of torch's random numbers
     traced  while torch traces it: models leave out no work then, and sizes are tensors, computed by operators
@@ -201,7 +201,7 @@ class _ValueNumbers:
         v = x[0]; x.zero_(); v + 1        the value that `+` reads was made by zero_, not by the slice
     """
 
-    def __init__(self, spill: TensorSpill) -> None:
+    def __init__(self, spill: TensorSpill | None) -> None:
         self.samples: list[Sample] = []
         self.computed: set[int] = set()
         self.ops: list[IssuedOp] = []
@@ -257,7 +257,7 @@ class _ValueNumbers:
         self._numbers[tensor] = (number, self._writes_into(tensor))
 
     def keep(self, number: int, tensor: torch.Tensor) -> None:
-        if number not in self._spill and self.samples[number].kind != "other":
+        if self._spill is not None and number not in self._spill and self.samples[number].kind != "other":
             self._spill.put(number, _array(tensor))
 
     def _writes_into(self, tensor: torch.Tensor) -> int:

@@ -16,7 +16,7 @@ ran, so they are the work of that one, or of the module that called all of them:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from modelexport.graph.index import Graph, Node
@@ -44,32 +44,37 @@ class ProofCompletion:
         self._owners = {node.key: frozenset(node.claimed) for node in proof.nodes}
         self._undecided = [graph.by_key[node.key] for node in proof.nodes if _is_undecided(node)]
 
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The values that a further run is to show: what undecided nodes read and make."""
+        return frozenset(value for node in self._undecided for value in (*node.inputs, *node.outputs) if value)
+
     def complete(self, series: RunSeries) -> AttributionProof:
-        issuers = {node.key: series.issuers(node) for node in self._undecided if node.key not in self._random}
-        found: _Found = dict(self._by_series(issuers))
-        found |= {node.key: ShownBy.WEIGHTS for node in self._undecided if self._is_told_by_weights(node, series)}
-        enclosure = Enclosure(self._graph, self._owners, {*self._proof.shown, *found}, self._stack)
-        unread = {node.key for node in self._undecided if node.key not in self._graph.computed}
+        said = {node.key: series.examine(node) for node in self._undecided if node.key not in self._random}
+        found: _Found = {
+            key: ShownBy.SERIES for key, evidence in said.items() if self._is_exactly(key, evidence.issuers)
+        }
+        readers = {node.key: series.weight_readers(node) for node in self._undecided}
+        found |= {key: ShownBy.WEIGHTS for key, calls in readers.items() if self._is_exactly(key, calls)}
+        likely = {key for key, evidence in said.items() if self._owners[key] <= evidence.issuers}
         idle = {node.key for node in self._undecided if series.is_idle(node)}
-        likely = {key for key, calls in issuers.items() if self._owners[key] <= calls}
-        waiting = [node for node in self._undecided if node.key not in found]
+        # What is passed on as it is was issued by its maker, and need not be by whoever passes it on.
+        refuted = {key for key, evidence in said.items() if evidence.is_strong} - likely - idle
+        refuted |= {key for key, calls in readers.items() if calls and not self._owners[key] <= calls}
+        waiting = [node for node in self._undecided if node.key not in found and node.key not in refuted]
+        unread = {node.key for node in waiting if node.key not in self._graph.computed}
+        enclosure = Enclosure(self._graph, self._owners, {*self._proof.shown, *found}, self._stack)
         found |= enclosure.extend(waiting, shareable=unread | idle, likely=likely)
         return AttributionProof(tuple(self._completed(node, found) for node in self._proof.nodes))
+
+    def _is_exactly(self, key: str, calls: Frontier) -> bool:
+        return bool(calls) and calls == self._owners[key]
 
     def wants_more(self, proof: AttributionProof, series: RunSeries) -> bool:
         """Whether a further run could show nodes that are still open: nothing has been said of them in two runs."""
         shown = proof.shown
         nodes = (node for node in self._undecided if node.key not in shown and node.key not in self._random)
         return any(series.is_short(node) for node in nodes)
-
-    def _by_series(self, issuers: Mapping[str, Frontier]) -> Iterator[tuple[str, ShownBy]]:
-        for key, calls in issuers.items():
-            # An owner that did not issue it would be one too many.
-            if calls and calls == self._owners[key]:
-                yield key, ShownBy.SERIES
-
-    def _is_told_by_weights(self, node: Node, series: RunSeries) -> bool:
-        return bool(self._owners[node.key]) and series.weight_readers(node) == self._owners[node.key]
 
     def _completed(self, node: NodeProof, found: _Found) -> NodeProof:
         if node.key not in found:
