@@ -344,3 +344,26 @@ def test_models_watched_in_several_threads() -> None:
     assert len(found) == 4
     assert all(one == found[0] for one in found.values())
     assert len(found[0]) == 8
+
+
+# higher-order operators
+
+
+class Chosen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.yes = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen: Tensor = torch.cond(x.sum() > -1e9, lambda x: torch.relu(self.yes(x)), lambda x: x.neg(), (x,))
+        return chosen
+
+
+def test_operators_inside_of_a_branch_are_issued_by_the_module_that_is_open() -> None:
+    seen = watched(Chosen())
+    assert seen.issuers("linear") == ["yes"]
+    assert seen.issuers("relu") == ["."]
+    (cond,) = [op for op in seen.run.ops if op.name == "cond"]
+    (relu,) = [op for op in seen.run.ops if "relu" in op.name]
+    assert set(relu.makes) <= set(cond.reads)
+    assert alike(seen.samples[relu.makes[0]], seen.samples[cond.makes[0]])
