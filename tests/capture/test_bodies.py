@@ -94,8 +94,8 @@ def test_a_loop_ends_when_its_condition_says_so() -> None:
 
 
 SCAN = """g (float[2] s, float[2, 3] x) => (float[2] y, float[2, 3] all) {
-  y, all = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [%d], scan_output_axes = [1]>
-    (s, x) <body = b (float[2] state, float[2] item) => (float[2] next, float[2] out) {
+  y, all = Scan(s, x) <num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [%d], scan_output_axes = [1],
+    body = b (float[2] state, float[2] item) => (float[2] next, float[2] out) {
       next = Add(state, item)  out = Neg(next)
     }>
 }"""
@@ -104,11 +104,7 @@ SCAN = """g (float[2] s, float[2, 3] x) => (float[2] y, float[2, 3] all) {
 @pytest.mark.parametrize("direction", [0, 1])
 def test_of_a_scan_every_element(direction: int) -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    text = (
-        SCAN.replace("(s, x) <body", "<body").replace("<num_scan", "(s, x) <num_scan").replace("\n    <body", ", body")
-    )
-    text = text.replace("[1]>, body", "[1], body") % direction
-    outside, inside = seen_inside(text, s=np.zeros(2, np.float32), x=x)
+    outside, inside = seen_inside(SCAN % direction, s=np.zeros(2, np.float32), x=x)
     columns = x.T[::-1] if direction else x.T
     assert inside["y|body|item"] == columns.tolist()
     assert inside["y|body|next"] == np.cumsum(columns, axis=0).tolist()
@@ -143,7 +139,7 @@ def test_of_a_function_every_call_with_its_attributes() -> None:
     assert outside["y"].tolist() == [6, 12, 18]
 
 
-def test_a_body_that_cannot_be_run_alone_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_cannot_be_run_alone_is_not_seen() -> None:
     """A sequence of tensors cannot be handed over; the main graph is run all the same."""
     text = """g (float[3] x, bool c) => (float[3] y) {
       s = SequenceConstruct(x)  i = Constant <value = int64 {0}> ()
