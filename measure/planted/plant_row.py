@@ -112,11 +112,11 @@ def plant_in_row(name: str, exporter: str, folder: Path) -> PlantedRow:
 def _try_fault(fault: PlantedFault, record: Provenance, witness: AttributionWitness, judge: ValueJudge) -> FaultOutcome:
     planted = fault.plant(record)
     judged = witness.judge_nodes(planted, fault.owners)
+    if not any(node.verdict is Verdict.CONTRADICTED for node in judged):
+        judged = [node for node in witness.prove(planted).nodes if node.key in fault.owners]
     contradicted = [node for node in judged if node.verdict is Verdict.CONTRADICTED]
-    said = FOUND if contradicted else LEFT_OPEN
-    if not contradicted:
-        nodes = [node for node in witness.prove(planted).nodes if node.key in fault.owners]
-        said = LEFT_OPEN if any(node.verdict is Verdict.NOT_PROVABLE for node in nodes) else TAKEN_AS_RIGHT
+    is_open = any(node.verdict is Verdict.NOT_PROVABLE for node in judged)
+    said = FOUND if contradicted else LEFT_OPEN if is_open else TAKEN_AS_RIGHT
     key, owners = next(iter(fault.owners.items()))
     true = record.nodes[key].attribution.owners
     where = f"{record.nodes[key].op_type} {key}: {_list_calls(true)} ─► {_list_calls(owners)}"

@@ -179,18 +179,11 @@ class AttributionProver:
             reason=reason,
             issued=tuple(sorted(issued)),
             compute=node.key in self._values.computed and any(made.kind == "float" and made.size for made in outputs),
-            fault=self._name_fault(frozenset(entry.attribution.owners), issued)
+            fault=name_fault(frozenset(entry.attribution.owners), issued, self._provenance.hierarchy.stack)
             if verdict is Verdict.CONTRADICTED
             else None,
             shown_by=_SHOWN_BY.get(verdict),
         )
-
-    def _name_fault(self, owners: Frontier, issued: Frontier) -> Fault:
-        """How owners are wrong, where values point to others."""
-        if owners & issued:
-            return Fault.TOO_NARROW if owners <= issued else Fault.TOO_WIDE
-        callers = {caller for call in issued for caller in self._provenance.hierarchy.stack(call)}
-        return Fault.TOO_SHALLOW if owners <= callers else Fault.ANOTHER_MODULE
 
     def _judge(self, node: Node, attribution: Attribution) -> _Judgement:
         owners = frozenset(attribution.owners)
@@ -379,3 +372,11 @@ class AttributionProver:
         stack = self._provenance.hierarchy.stack
         callers = {caller for call in around for caller in stack(call)}
         return not around or owner in callers or not around.isdisjoint(stack(owner))
+
+
+def name_fault(owners: Frontier, issued: Frontier, stack: Callable[[ModuleCall], tuple[ModuleCall, ...]]) -> Fault:
+    """How owners are wrong, where values point to others. stack: of a call, itself and those around it."""
+    if owners & issued:
+        return Fault.TOO_NARROW if owners <= issued else Fault.TOO_WIDE
+    callers = {caller for call in issued for caller in stack(call)}
+    return Fault.TOO_SHALLOW if owners <= callers else Fault.ANOTHER_MODULE

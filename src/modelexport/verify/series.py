@@ -50,10 +50,12 @@ class SeriesEvidence:
     """
     issuers    the calls that issued a node's value in every run
     is_strong  it is more than a few numbers: whoever did not issue it has no part in it
+    is_new     they made it, and did not only pass it on
     """
 
     issuers: frozenset[ModuleCall] = frozenset()
     is_strong: bool = False
+    is_new: bool = True
 
 
 class _ParameterReaders:
@@ -151,7 +153,7 @@ class RunSeries:
         makers = [pair for pair in new if pair in in_shape] or new
         deciding = makers if makers and not passes_on else in_shape
         is_strong = any(_is_varied(run.seen[name]) for name, _ in deciding for run in self._runs)
-        return SeriesEvidence(frozenset(label.call for _, label in deciding), is_strong)
+        return SeriesEvidence(frozenset(label.call for _, label in deciding), is_strong, deciding is makers)
 
     @cached_property
     def _visible(self) -> frozenset[str]:
