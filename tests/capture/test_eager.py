@@ -344,3 +344,23 @@ def test_models_watched_in_several_threads() -> None:
     assert len(found) == 4
     assert all(one == found[0] for one in found.values())
     assert len(found[0]) == 8
+
+
+# higher-order operators
+
+
+class Chosen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.yes = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen: Tensor = torch.cond(x.sum() > -1e9, lambda x: torch.relu(self.yes(x)), lambda x: x.neg(), (x,))
+        return chosen
+
+
+def test_operators_inside_of_a_branch_are_issued_by_the_module_that_is_open() -> None:
+    ops = {op.name: op for op in watched(Chosen()).run.ops}
+    assert str(ops["aten.linear.default"].call) == "yes"
+    assert ops["aten.relu.default"].call == ops["cond"].call
+    assert set(ops["aten.relu.default"].makes) <= set(ops["cond"].reads)

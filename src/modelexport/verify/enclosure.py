@@ -22,13 +22,8 @@ from dataclasses import replace
 from modelexport.graph.index import Graph, Node
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import AttributionProof, NodeProof, ShownBy, Verdict
-from modelexport.verify.attribution import (
-    Frontier,
-    name_fault,
-    nearest_proved_above,
-    nearest_proved_below,
-    with_successors,
-)
+from modelexport.verify.attribution import name_fault, nearest_proved_above, nearest_proved_below
+from modelexport.verify.evidence import NOT_RUN, Frontier, with_successors
 from modelexport.verify.series import RunSeries, SeriesEvidence
 
 _NOBODY: Frontier = frozenset()
@@ -113,7 +108,9 @@ class ProofCompletion:
 
 def _is_undecided(proof: NodeProof) -> bool:
     """Whether values leave open whose it is, and refute none of its owners."""
-    return proof.verdict is Verdict.NOT_PROVABLE and (not proof.issued or set(proof.claimed) <= set(proof.issued))
+    if proof.verdict is not Verdict.NOT_PROVABLE or proof.reason == NOT_RUN:
+        return False
+    return not proof.issued or set(proof.claimed) <= set(proof.issued)
 
 
 class Enclosure:
