@@ -123,6 +123,15 @@ MEASURES = (
         frozenset({"exporter", "family", "jobs", "limit", "resume", "page_only"}),
     ),
     Measure(
+        "planted",
+        "wrong attributions, planted in files of the corpus, and whether verify finds them",
+        "rows of measure/corpus/models.toml",
+        "docs/measured/planted-faults.md",
+        "nothing; prints",
+        "measure.planted.planted_run:run_measure",
+        frozenset({"exporter", "jobs", "limit", "resume"}),
+    ),
+    Measure(
         "lineage",
         "every tool on models of the corpus, relinked and held against the truth",
         "rows of measure/corpus/models.toml",

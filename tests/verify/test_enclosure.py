@@ -14,6 +14,7 @@ from modelexport.graph.sample import sample
 from modelexport.record.results.verification import Fault, NodeProof, ShownBy, Verdict
 from modelexport.verify.attribution import AttributionProver
 from modelexport.verify.enclosure import ProofCompletion
+from modelexport.verify.evidence import SeenValues
 from modelexport.verify.series import RunSeries, SeenRun
 
 NET = tree(
@@ -36,7 +37,7 @@ def completed(
     graph = index_model(proto)
     record = provenance(proto, NET, {key: text.replace(".", "", text == ".").split(" ") for key, text in tags.items()})
     series = [seen_run(*run) for run in runs]
-    proof = AttributionProver(graph, record, series[0].seen, runs[0][0].sources).prove()
+    proof = AttributionProver(SeenValues(graph, series[0].seen), record, runs[0][0].sources).prove()
     held = {name: sample(array) for name, array in weights.items()}
     whole = ProofCompletion(graph, record.hierarchy.stack, proof).complete(RunSeries(series, held))
     return {found.key: found for found in whole.nodes}

@@ -58,7 +58,7 @@ class RunComparison:
         self.see_output(name, array)
 
     def see_inside(self, name: str, number: int, array: np.ndarray) -> None:
-        """Called for each value of a body, with the number of the round; not compared, because it may be one of many."""
+        """Called for each value of a body with the number of its round; not compared, as it may be one of many."""
         self._sampler.take(name, array, number)
 
     def see_output(self, name: str, array: np.ndarray) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -29,6 +29,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import nn
+from torch._ops import HigherOrderOperator
 from torch.nn.modules import module as module_hooks
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
@@ -349,7 +350,12 @@ class _OperatorWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         call = self._calls.current
         reads = tuple(self._values.number(tensor) for tensor in _plain_tensors((*args, *kwargs.values())))
+        inside = len(self._values.ops)
+        if isinstance(func, HigherOrderOperator):
+            args = tuple(self._watch_function(argument) if callable(argument) else argument for argument in args)
         result = func(*args, **kwargs)
+        # What functions inside of a cond or scan made is what it is made of.
+        reads += tuple(number for op in self._values.ops[inside:] for number in op.makes)
         written = _mutated_tensors(func, args, kwargs)
         results = {id(tensor): tensor for tensor in (*_plain_tensors((result,)), *written)}
         computed = not self._values.computed.isdisjoint(reads)
@@ -365,6 +371,15 @@ class _OperatorWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for tensor in written:
                 self._values.note_write(tensor, op)
         return result
+
+    def _watch_function(self, function: Callable[..., object]) -> Callable[..., object]:
+        """A function that is given to an operator such as cond: torch runs it outside of the mode."""
+
+        def run(*args: object, **kwargs: object) -> object:
+            with self:
+                return function(*args, **kwargs)
+
+        return run
 
 
 def _mutated_tensors(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:

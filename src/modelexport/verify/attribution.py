@@ -14,22 +14,21 @@ leads to the operator's result, so the nearest proved nodes tell whose it is (a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from copy import copy
 from functools import cached_property
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.protos import NCHWC
-from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
 from modelexport.record.results.verification import AttributionProof, Fault, NodeProof, ShownBy, Verdict
 from modelexport.record.signals import IssuedOp
 from modelexport.verify.contributors import Contributors
-from modelexport.verify.witness import IssuedValue, OperatorSources
+from modelexport.verify.evidence import NOT_RUN, Frontier, NodeEvidence, SeenValues, examine
+from modelexport.verify.witness import OperatorSources
 
-Frontier = frozenset[ModuleCall]
 _Proved = Mapping[str, Frontier]
 _Judgement = tuple[Verdict, str, Frontier]
 
@@ -75,68 +74,36 @@ def _frontiers(
     return frontiers
 
 
-@dataclass(frozen=True, slots=True)
-class NodeEvidence:
-    """What the values of one node say.
-
-    makers   calls that issued the same as something new
-    passers  calls that issued the same in the same shape, new or passed on
-    new      whether the node makes something new; if not, it passes on what it reads
-    idle     it passes that on in the same shape: a module that does so need not issue anything
-    silence  why its values say nothing, if they do not
-    issued   the values of the run that hold the same
-    results  the makers of each of its results that has any
-    passed   the values of the run that hold the same and are not new
-    """
-
-    makers: Frontier = _NOBODY
-    passers: Frontier = _NOBODY
-    new: bool = True
-    idle: bool = False
-    silence: str = ""
-    issued: tuple[IssuedValue, ...] = ()
-    results: tuple[Frontier, ...] = ()
-    passed: tuple[IssuedValue, ...] = ()
-
-    @property
-    def issuers(self) -> Frontier:
-        """The calls that it belongs to by its own values. What changes nothing (untrained norms) makes what it read."""
-        return (self.makers if self.new else _NOBODY) or self.passers
-
-    @property
-    def is_landmark(self) -> bool:
-        """Whether it says whose work is around it. What only changes the shape says less than what is behind it."""
-        return bool(self.issuers) and (self.new or self.idle)
-
-
 class AttributionProver:
     """Judges the attribution of every node of one graph.
 
-    samples  of the graph's values
+    values   what the graph's nodes made
     sources  who issued which value in the run of the model
     trouble  why numbers cannot be relied on everywhere, if they cannot
-    drawing  keys of nodes that draw random numbers
     """
 
     def __init__(
         self,
-        graph: Graph,
+        values: SeenValues,
         provenance: Provenance,
-        samples: Mapping[str, Sample],
         sources: OperatorSources,
         trouble: str = "",
-        drawing: Collection[str] = (),
     ) -> None:
-        self._graph, self._provenance = graph, provenance
-        self._samples, self._sources = samples, sources
+        graph = values.graph
+        self._values, self._graph, self._provenance, self._sources = values, graph, provenance, sources
         self._trouble = trouble
-        self._random = with_successors(graph, drawing)
-        self._evidence = {node.key: self._examine(node) for node in graph.nodes}
+        self._evidence = {node.key: examine(node, values, sources) for node in graph.nodes}
         self._proved = {key: evidence.issuers for key, evidence in self._evidence.items() if evidence.is_landmark}
         self._below = nearest_proved_below(graph, self._proved)
         self._above = nearest_proved_above(graph, self._proved)
-        self._known = {number for sample in samples.values() for number in sources.numbers_like(sample)}
+        self._known = {number for sample in values.all for number in sources.numbers_like(sample)}
         self._contributors = self._find_contributors()
+
+    def judging(self, provenance: Provenance) -> AttributionProver:
+        """The same values, held against other attributions of the same calls."""
+        other = copy(self)
+        other._provenance = provenance
+        return other
 
     def _find_contributors(self) -> Mapping[str, Frontier]:
         """By node key: everybody who can have had a part in its value, as far as values tell."""
@@ -156,7 +123,7 @@ class AttributionProver:
         A copy in the same shape need not have one; a view needs none if no node makes anything in its shape.
         """
         evidence = self._evidence[node.key]
-        shapes = {made.shape for made in self._samples_of(node.outputs)}
+        shapes = {made.shape for made in self._values.of(node.outputs)}
         elsewhere = set() if evidence.new else {value.number for value in evidence.passed}
         without_node = {
             value.number
@@ -173,7 +140,7 @@ class AttributionProver:
             for node in self._graph.nodes
             for value in self._evidence[node.key].passed
             if not self._evidence[node.key].new
-            and self._sources.shape(value) in {made.shape for made in self._samples_of(node.outputs)}
+            and self._sources.shape(value) in {made.shape for made in self._values.of(node.outputs)}
         )
 
     @cached_property
@@ -197,12 +164,12 @@ class AttributionProver:
         return nearest_proved_below(self._graph, self._proved, saying)
 
     def prove(self) -> AttributionProof:
-        return AttributionProof(tuple(map(self._prove_node, self._graph.nodes)))
+        return AttributionProof(tuple(map(self.prove_node, self._graph.nodes)))
 
-    def _prove_node(self, node: Node) -> NodeProof:
+    def prove_node(self, node: Node) -> NodeProof:
         entry = self._provenance.nodes[node.key]
         verdict, reason, issued = self._judge(node, entry.attribution)
-        outputs = self._samples_of(node.outputs)
+        outputs = self._values.of(node.outputs)
         return NodeProof(
             key=node.key,
             name=node.name,
@@ -211,7 +178,7 @@ class AttributionProver:
             verdict=verdict,
             reason=reason,
             issued=tuple(sorted(issued)),
-            compute=node.key in self._graph.computed and any(made.kind == "float" and made.size for made in outputs),
+            compute=node.key in self._values.computed and any(made.kind == "float" and made.size for made in outputs),
             fault=name_fault(frozenset(entry.attribution.owners), issued, self._provenance.hierarchy.stack)
             if verdict is Verdict.CONTRADICTED
             else None,
@@ -223,9 +190,12 @@ class AttributionProver:
         if not owners:
             return Verdict.UNATTRIBUTED, attribution.reason, _NOBODY
         evidence = self._evidence[node.key]
-        inside = self._is_inside(node, owners, evidence.issuers)
-        if inside or owners & evidence.issuers:
-            return (Verdict.PROVED, "", evidence.issuers) if inside else self._judge_proved(node, owners, evidence)
+        if around := self._around_body(node, owners, evidence.issuers):
+            if self._strangers(node, owners - around):
+                return Verdict.CONTRADICTED, _NO_PART, around | self._contributors[node.key]
+            return Verdict.PROVED, "", evidence.issuers
+        if owners & evidence.issuers:
+            return self._judge_proved(node, owners, evidence)
         packed = self._judge_packed(node, owners, evidence)
         return packed or self._judge_strangers(node, owners, evidence)
 
@@ -243,7 +213,7 @@ class AttributionProver:
         """A node whose value is what its owners made, side by side; None for others."""
         if len(owners) < 2 or evidence.silence or evidence.issuers:
             return None
-        for made in self._samples_of(node.outputs):
+        for made in self._values.of(node.outputs):
             parts, is_certain = self._sources.find_parts(made, owners)
             if parts:
                 few = (
@@ -254,11 +224,11 @@ class AttributionProver:
                 return (Verdict.PROVED, "", parts) if is_certain else few
         return None
 
-    def _is_inside(self, node: Node, owners: Frontier, issuers: Frontier) -> bool:
-        """Whether a call of a function makes what was issued while its module ran: it does all of the module's work."""
-        if node.function not in self._graph.body_outputs:
-            return False
-        return any(not owners.isdisjoint(self._provenance.hierarchy.stack(call)) for call in issuers)
+    def _around_body(self, node: Node, owners: Frontier, issuers: Frontier) -> Frontier:
+        """Of a node that runs a body: its owners in whose calls its value was issued. It does all their work."""
+        if node.function not in self._graph.body_outputs and node.key not in self._graph.subgraphs:
+            return _NOBODY
+        return owners & {caller for call in issuers for caller in self._provenance.hierarchy.stack(call)}
 
     def _is_hooks_work(self, owners: Frontier, issuers: Frontier) -> bool:
         """Whether one of them called the other, which has hooks."""
@@ -295,24 +265,27 @@ class AttributionProver:
 
     def _is_bounded(self, node: Node, evidence: NodeEvidence) -> bool:
         """Whether all who had a part in a node's value are known, though the value itself does not tell."""
-        if self._trouble or node.key in self._random or node.domain in _OWN_LAYOUTS or evidence.idle:
+        if self._trouble or node.key in self._values.random or node.domain in _OWN_LAYOUTS or evidence.idle:
             return False
         calls = self._contributors[node.key]
         if not evidence.silence:
             return bool(calls)
-        return node.key in self._graph.computed and any(op.call in calls for op in self._operators_like(node))
+        return node.key in self._values.computed and any(op.call in calls for op in self._operators_like(node))
 
     def _operators_like(self, node: Node) -> Iterator[IssuedOp]:
         """Operators of the run that made the same as a node from the same, though it may be zeros from ones."""
-        read = [seen for seen in self._samples_of(node.inputs) if seen.size > 1]
-        for made in self._samples_of(node.outputs):
+        read = [seen for seen in self._values.of(node.inputs) if seen.size > 1]
+        for made in self._values.of(node.outputs):
             for value in self._sources.issued_like(made):
                 if self._sources.shape(value) == made.shape and self._sources.reads_all(value, read):
                     yield value.op
 
     def _strangers(self, node: Node, owners: Frontier) -> Frontier:
         """Those of its owners that had no part in its value; a hook may have done the work of its module."""
-        strangers = owners - self._contributors[node.key]
+        contributors = self._contributors[node.key]
+        # A body runs again and again: not every call of a module inside of it was looked at.
+        paths = set() if node.graph == MAIN else {call.path for call in contributors}
+        strangers = (owner for owner in owners - contributors if owner.path not in paths)
         return frozenset(owner for owner in strangers if owner.path not in self._sources.hooked)
 
     def _credited_above(self, node: Node) -> Frontier:
@@ -329,11 +302,34 @@ class AttributionProver:
 
     def _judge_by_neighbours(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
         """By the nearest proved nodes above and below, where the node's own values do not decide."""
-        if node.graph != MAIN:
-            return Verdict.NOT_PROVABLE, evidence.silence, _NOBODY  # a branch may not even have run
+        around = self._owners_of_body(node)
+        if around and not any(around.intersection(self._provenance.hierarchy.stack(owner)) for owner in owners):
+            return Verdict.CONTRADICTED, "inside a body that another module runs", around
+        if node.key in self._returned or evidence.silence == NOT_RUN:
+            return Verdict.NOT_PROVABLE, evidence.silence or "leads out of its function", _NOBODY
         if self._is_bounded(node, evidence) and (strangers := self._strangers(node, owners)):
             return Verdict.CONTRADICTED, _NO_PART if strangers < owners else _INSIDE, self._contributors[node.key]
         return self._judge_enclosed(node, owners, evidence)
+
+    def _owners_of_body(self, node: Node) -> Frontier:
+        """The modules that run the bodies around a node; nobody in the main graph and in functions."""
+        holder = next(self._graph.enclosing_nodes(node), None)
+        return _NOBODY if holder is None else frozenset(self._owners(holder))
+
+    @cached_property
+    def _returned(self) -> frozenset[str]:
+        """Keys of nodes in functions from which a way leads out over nothing that is proved: calls lie there."""
+        graph = self._graph
+        functions = [
+            graph_id for graph_id in graph.body_outputs if graph_id != MAIN and graph_id not in graph.body_owner
+        ]
+        values = {value for graph_id in functions for value in graph.body_outputs[graph_id]}
+        leading = set()
+        for node in reversed(graph.running_order):
+            below = (near.key for near in graph.successors(node))
+            if not values.isdisjoint(node.outputs) or any(key in leading and key not in self._proved for key in below):
+                leading.add(node.key)
+        return frozenset(leading)
 
     def _judge_enclosed(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
         under, over = self._below[node.key], self._above[node.key]
@@ -377,44 +373,6 @@ class AttributionProver:
         callers = {caller for call in around for caller in stack(call)}
         return not around or owner in callers or not around.isdisjoint(stack(owner))
 
-    def _examine(self, node: Node) -> NodeEvidence:
-        outputs = self._samples_of(node.outputs)
-        if silence := self._silence(node, outputs):
-            return NodeEvidence(silence=silence)
-        outputs = [sample for sample in outputs if self._is_distinctive(sample)]
-        inputs = self._samples_of(node.inputs)
-        passed_on = [(made, read) for made in outputs for read in inputs if alike(made, read)]
-        same = [(made, self._sources.issued_like(made)) for made in outputs]
-        results = [frozenset(value.op.call for value in values if value.new) for _, values in same]
-        makers = _NOBODY.union(*results)
-        shape = self._sources.shape
-        return NodeEvidence(
-            makers=makers,
-            passers=frozenset(value.op.call for made, values in same for value in values if shape(value) == made.shape),
-            new=not passed_on,
-            idle=any(made.shape == read.shape for made, read in passed_on),
-            issued=tuple(value for _, values in same for value in values if value.new or not makers),
-            results=tuple(filter(None, results)),
-            passed=tuple(value for _, values in same for value in values if not value.new),
-        )
-
-    def _samples_of(self, values: Iterable[str]) -> list[Sample]:
-        return [self._samples[value] for value in values if value in self._samples]
-
-    def _silence(self, node: Node, outputs: Sequence[Sample]) -> str:
-        if node.graph != MAIN:
-            return "inside the body of another node"
-        if node.key in self._random:
-            return "depends on random numbers"
-        if not outputs:
-            return "its value could not be seen"
-        if node.key not in self._graph.computed:
-            return "does not depend on the inputs"
-        return "" if any(map(self._is_distinctive, outputs)) else _why_silent(outputs)
-
-    def _is_distinctive(self, sample: Sample) -> bool:
-        return sample.distinctive and sample.kind in ("float", "int") and not self._sources.is_input(sample)
-
 
 def name_fault(owners: Frontier, issued: Frontier, stack: Callable[[ModuleCall], tuple[ModuleCall, ...]]) -> Fault:
     """How owners are wrong, where values point to others. stack: of a call, itself and those around it."""
@@ -422,21 +380,3 @@ def name_fault(owners: Frontier, issued: Frontier, stack: Callable[[ModuleCall],
         return Fault.TOO_NARROW if owners <= issued else Fault.TOO_WIDE
     callers = {caller for call in issued for caller in stack(call)}
     return Fault.TOO_SHALLOW if owners <= callers else Fault.ANOTHER_MODULE
-
-
-def with_successors(graph: Graph, keys: Collection[str]) -> frozenset[str]:
-    """The nodes with these keys, and all that depend on them."""
-    dependent = set(keys)
-    for node in graph.nodes:
-        if any(before.key in dependent for before in graph.predecessors(node)):
-            dependent.add(node.key)
-    return frozenset(dependent)
-
-
-def _why_silent(outputs: Sequence[Sample]) -> str:
-    kinds = {made.kind for made in outputs}
-    if kinds <= {"int", "bool"}:
-        return "truth values" if kinds == {"bool"} else "integer arithmetic"
-    if any(made.distinctive for made in outputs):
-        return "hands on an input of the model"
-    return "too few different numbers"

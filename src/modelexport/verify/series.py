@@ -36,11 +36,13 @@ class SeenRun:
 
     samples  of the model's values, by number
     seen     of the file's values, by name
+    rounds   of those inside of bodies, in each round after the first
     """
 
     run: EagerRun
     samples: Sequence[Sample]
     seen: Mapping[str, Sample]
+    rounds: Sequence[Mapping[str, Sample]] = ()
 
 
 @dataclass(frozen=True, slots=True)

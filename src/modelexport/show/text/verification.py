@@ -74,7 +74,8 @@ def _counts_line(proof: results.AttributionProof) -> Text:
     if counts[results.Verdict.UNATTRIBUTED]:
         parts.append(f"{counts[results.Verdict.UNATTRIBUTED]:,} unattributed")
     contradicted = counts[results.Verdict.CONTRADICTED]
-    faults = f" ({reasons_text(proof.faults)})" if proof.faults else ""
+    kinds = {str(fault): count for fault, count in proof.faults.items()}
+    faults = f" ({reasons_text(kinds)})" if kinds else ""
     line = plain(" · ".join(parts)).append(" · ")
     return line.append(f"{contradicted:,} contradicted{faults}", "bold red" if contradicted else "green")
 
