@@ -184,7 +184,8 @@ def _check_tags(provenance: Provenance) -> None:
 def _count_written(attribution: Attribution, tag_lengths: Mapping[str, int]) -> int:
     ancestor = attribution.ancestor
     tag = 0 if ancestor is None else tag_lengths.get(ancestor.path, 0)
-    return tag + len(attribution.reason) + sum(map(_count_claimed, (attribution, *attribution.lost)))
+    claimed = _count_claimed(attribution) + sum(map(_count_claimed, attribution.lost))
+    return tag + len(attribution.reason) + claimed
 
 
 def _count_claimed(claim: Attribution | Claim) -> int:

@@ -285,7 +285,7 @@ def count_values(data_type: int, elements: int) -> int:
 
 _TYPES = onnx.TensorProto
 _COMPLEX = frozenset((_TYPES.COMPLEX64, _TYPES.COMPLEX128))
-_FIELD_OF_TYPE = {
+_FIELD_OF_TYPE: dict[int, str] = {
     _TYPES.FLOAT: "float_data",
     _TYPES.COMPLEX64: "float_data",
     _TYPES.DOUBLE: "double_data",
