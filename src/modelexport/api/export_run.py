@@ -98,7 +98,7 @@ class ExportRun:
         graph = exported.model.graph
         # Constant folding removes nodes that carried a scope; the unfolded graph is exported only if it is asked for.
         look_behind = None if exported.before is not None else lambda: export_unfolded_graph(run, request)
-        scene = AttributionInput(graph, run.hierarchy, signals, exported.before, look_behind)
+        scene = AttributionInput(graph, run.hierarchy, signals, exported.before, exported.lineage, look_behind)
         model = self.prepared.source
         origin = Origin(self.options.strategy, exported.exporter, graph.fingerprint, model, tool_versions())
         verdict = attribute_graph(scene, origin)

@@ -52,6 +52,7 @@ class AttributionInput:
 
     graph     the graph that is written
     before    the exporter's graph before its optimizer ran, where there is one
+    recorded  what that optimizer was seen to make of it, as far as it was seen
     unfolded  makes the exporter's graph before folding, for an exporter that cannot show it otherwise
     foreign   somebody else made the graph, and may have optimized it
     """
@@ -60,13 +61,20 @@ class AttributionInput:
     hierarchy: Hierarchy
     signals: Signals
     before: Graph | None = None
+    recorded: Lineage | None = None
     unfolded: Callable[[], Graph] | None = None
     foreign: bool = False
 
     @cached_property
     def lineage(self) -> Lineage:
         assert self.before is not None
-        return trace_lineage(self.before, self.graph)
+        if self.recorded is not None and all(node.key in self.recorded.nodes for node in self.graph.nodes):
+            return self.recorded
+        traced = trace_lineage(self.before, self.graph)
+        if self.recorded is None:
+            return traced
+        # What was seen is certain; what came to be unseen (a copy of a value that is returned twice) is found out.
+        return replace(self.recorded, nodes={**traced.nodes, **self.recorded.nodes})
 
 
 @dataclass(frozen=True)

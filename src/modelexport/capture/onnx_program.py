@@ -7,6 +7,7 @@ is known as well.
     torch.onnx.export(…, optimize=False)   program, its FX nodes with module stacks   -> scopes
     index_model(program.model)             the graph before                           -> Exported.before
     program.optimize()                     what torch writes                          -> Exported.model
+    RewriteRecorder                        what became of which node on the way       -> Exported.lineage
 
 Then names are put right: outputs have the names that the model returns them under, and symbols such as `s72` the names
 of the axes that were asked for. An axis that torch made fixed is a note, or an error if it must be dynamic.
@@ -31,6 +32,7 @@ import torch
 
 from modelexport.capture.arguments import Exported, ExportRequest
 from modelexport.capture.isolation import export_failed, root_cause
+from modelexport.capture.recorded_lineage import RewriteRecorder
 from modelexport.errors import ExportFailed
 from modelexport.graph.file.reading import DETACHED_ABOVE, ModelFile
 from modelexport.graph.file.weights import Lazy, WeightData
@@ -170,8 +172,10 @@ def finish_export(
     stacks = {} if made.exported_program is None else fx_stacks(made.exported_program.graph.nodes, hierarchy)
     # Only the innermost call of a node counts; where that is not certain, the node is left out.
     calls = {name: stack[-1] for name, stack in stacks.items() if stack and stack[-1] is not None}
-    made.optimize()
-    mend(made)
+    recorder = RewriteRecorder(made.model)
+    with recorder.recording():
+        made.optimize()
+        mend(made)
     _name_outputs(made.model, request.output_names)  # what is returned twice has become two values
     file = _to_file(made.model)
     # After a refusal every axis is fixed, and the note says so.
@@ -179,7 +183,8 @@ def finish_export(
     stuck = _name_axes(file.proto, {} if refused else request.axes, fixed)
     if stuck and request.must_dynamic:
         raise ExportFailed(f"torch cannot keep every axis dynamic: {'; '.join(stuck)}", "Leave --dynamic out.")
-    return Exported(file, exporter, before, ExporterScopes(calls), (*refused, *stuck))
+    lineage = recorder.lineage(before, file.graph)
+    return Exported(file, exporter, before, lineage, ExporterScopes(calls), (*refused, *stuck))
 
 
 def _copy_returned_inputs(graph: ir.Graph) -> None:
