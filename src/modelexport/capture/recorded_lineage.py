@@ -4,7 +4,7 @@ The optimizer changes onnx-ir objects in place. A node object that is still ther
 whatever it is called and reads by then. Everything else goes through two functions of onnx-ir, and both are watched:
 
     replace_nodes_and_values(old_nodes, new_nodes)    a rewrite        new nodes come from the old ones
-    old_value.replace_all_uses_with(new_value)        a duplicate      equal operators on equal inputs are one from now on
+    old_value.replace_all_uses_with(new_value)        a duplicate      equal operators on equal inputs become one
                                                       a constant       an initializer in the place of what was computed
                                                       a no-op          nobody does its work
 
