@@ -98,7 +98,8 @@ def count_verdicts(proof: AttributionProof) -> Proof:
 def _describe_defect(node: NodeProof) -> str:
     claimed, issued = (", ".join(str(call) or "(model)" for call in calls) for calls in (node.claimed, node.issued))
     node_name = f"{node.op_type} {node.key}"
-    return f"{node_name} is credited to {claimed or 'nobody'}; values say {issued or 'nothing'}: {node.reason}"
+    why = f"{node.fault}: {node.reason}" if node.fault else node.reason
+    return f"{node_name} is credited to {claimed or 'nobody'}; values say {issued or 'nothing'}: {why}"
 
 
 def _first_wrong(found: Verification) -> str:

@@ -13,6 +13,7 @@ from modelexport.record.results.verification import (
     CallNumbers,
     Difference,
     Divergence,
+    Fault,
     NodeProof,
     NotFinite,
     ParameterCheck,
@@ -58,7 +59,8 @@ def node(
     key: str, verdict: Verdict, claimed: str = "fc", issued: str = "fc", reason: str = "", *, compute: bool = True
 ) -> NodeProof:
     calls = (() if not text else (ModuleCall.parse(text),) for text in (claimed, issued))
-    return NodeProof(key, f"node_{key}", "MatMul", next(calls), verdict, reason, next(calls), compute)
+    fault = Fault.ANOTHER_MODULE if verdict is Verdict.CONTRADICTED else None
+    return NodeProof(key, f"node_{key}", "MatMul", next(calls), verdict, reason, next(calls), compute, fault)
 
 
 def verification(*calls: CallNumbers, output: Difference | None = None) -> Verification:
@@ -89,6 +91,7 @@ NODES = st.builds(
     TEXT,
     st.lists(CALLS, max_size=2).map(tuple),
     st.booleans(),
+    st.sampled_from(Fault),
 )
 
 

@@ -16,7 +16,7 @@ from tests.support.proof_stories import Story, dags, numbers
 from modelexport.graph.index import index_model
 from modelexport.graph.sample import sample
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.record.results.verification import NodeProof, Verdict
+from modelexport.record.results.verification import Fault, NodeProof, Verdict
 from modelexport.verify.attribution import AttributionProver
 
 PROVED, ENCLOSED, UNATTRIBUTED = Verdict.PROVED, Verdict.ENCLOSED, Verdict.UNATTRIBUTED
@@ -182,7 +182,7 @@ def test_what_only_hands_on_is_enclosed_and_says_so() -> None:
 
 def test_an_owner_too_many_is_not_enclosed() -> None:
     found = judged(BROKEN_DOWN, {"p": "a c", "h": "a", "g": "b"}, RUN, p=P)
-    assert answer(found["p"])[:2] == (CONTRADICTED, "lies between modules that have nothing to do with it")
+    assert answer(found["p"])[:2] == (CONTRADICTED, "credited to a module that had no part in it")
 
 
 # contradicted
@@ -204,7 +204,7 @@ def test_the_parent_and_the_child_are_not_the_module() -> None:
 
 def test_the_inside_of_an_operator_is_not_a_strangers() -> None:
     found = judged(BROKEN_DOWN, {"p": "b", "h": "a", "g": "b"}, RUN, p=P)
-    assert answer(found["p"]) == (CONTRADICTED, "lies between modules that have nothing to do with it", "a")
+    assert answer(found["p"]) == (CONTRADICTED, "lies inside the work of another module", "a")
 
 
 def test_the_inside_of_an_operator_is_not_the_parents() -> None:
@@ -223,7 +223,7 @@ def test_what_lies_between_two_modules_is_no_third_ones() -> None:
     proto = model(node("Sin", "x", "h"), node("Neg", "h", "p"), node("Abs", "p", "g"), node("Tan", "p", "y"))
     story = Story(x=X).op("a", "x", h=H).op("a", "h", g=G).op("b", "h", y=Y)
     found = judged(proto, {"h": "a", "p": "c", "g": "a", "y": "b"}, story, p=P)
-    assert answer(found["p"]) == (CONTRADICTED, "lies between modules that have nothing to do with it", "a b")
+    assert answer(found["p"]) == (CONTRADICTED, "lies inside the work of another module", "a b")
 
 
 def test_the_inside_of_an_operator_is_not_a_childs() -> None:
@@ -290,7 +290,7 @@ def test_a_module_that_returns_what_it_is_given_is_not_contradicted() -> None:
 
 def test_who_changes_the_shape_is_not_idle() -> None:
     found = judged(IDLE, {"h": "a", "i": "c", "g": "b", "y": "a"}, IDLING, i=TURNED)
-    assert answer(found["i"])[:2] == (CONTRADICTED, "lies between modules that have nothing to do with it")
+    assert answer(found["i"])[:2] == (CONTRADICTED, "lies inside the work of another module")
 
 
 def test_a_module_that_has_no_effect_is_proved_by_what_it_hands_on() -> None:
@@ -399,12 +399,13 @@ def test_a_result_that_the_run_does_not_have_misses_nobody() -> None:
 
 def test_an_owner_that_had_no_part_in_it_is_contradicted() -> None:
     found = judged(CHAIN, {"h": "a c", "g": "b", "y": "c"}, RUN)["h"]
-    assert answer(found) == (CONTRADICTED, "credited to a module that has nothing to do with it", "a")
+    assert answer(found) == (CONTRADICTED, "credited to a module that had no part in it", "a")
 
 
-def test_an_owner_too_many_that_works_beside_it_is_not_proved() -> None:
+def test_an_owner_too_many_that_works_beside_it_had_no_part_in_it() -> None:
     found = judged(CHAIN, {"h": "a b", "g": "b", "y": "c"}, RUN)["h"]
-    assert answer(found) == (NOT_PROVABLE, "credited to more modules than values show", "a")
+    assert answer(found) == (CONTRADICTED, "credited to a module that had no part in it", "a")
+    assert found.fault is Fault.TOO_WIDE
 
 
 def test_an_owner_too_many_of_a_view_is_not_proved() -> None:
@@ -417,7 +418,7 @@ def test_two_that_issued_the_same_are_not_too_many() -> None:
     assert {owners: judged(proto, {"h": owners}, story)["h"].verdict for owners in ("a b", "a c", "a a.fc")} == {
         "a b": PROVED,
         "a c": NOT_PROVABLE,
-        "a a.fc": NOT_PROVABLE,
+        "a a.fc": CONTRADICTED,
     }
 
 

@@ -89,6 +89,18 @@ class CallArguments:
         idle = {name: tensor for name, tensor in self.tensors.items() if name in free and _is_idle_mask(tensor)}
         return self.with_tensors({name: _mask_last(tensor) for name, tensor in idle.items()}) if idle else None
 
+    def with_sizes(self, sizes: Mapping[str, Mapping[int, int]]) -> CallArguments | None:
+        """The same arguments with other sizes of some axes, by name and axis; None if nothing changes.
+
+        [[5, 6, 7]], axis 1 of size 2   ->  [[6, 7]]       of size 4   ->  [[7, 5, 6, 7]]
+
+        What is last stays last: masks hide there, and texts end.
+        """
+        tensors = {name: tensor for name, tensor in self.tensors.items() if sizes.get(name)}
+        resized = {name: _resize(tensor, sizes[name]) for name, tensor in tensors.items()}
+        is_same = all(resized[name].shape == tensor.shape for name, tensor in tensors.items())
+        return None if is_same else self.with_tensors(resized)
+
     def copy_tensors(self) -> CallArguments:
         """The same arguments with tensors of their own: a model may write into what it is given."""
         return self.with_tensors({name: tensor.detach().clone() for name, tensor in self.tensors.items()})
@@ -242,6 +254,14 @@ def _mask_last(tensor: torch.Tensor) -> torch.Tensor:
     masked = tensor.clone()
     masked[..., -1] = 0
     return masked
+
+
+def _resize(tensor: torch.Tensor, sizes: Mapping[int, int]) -> torch.Tensor:
+    for axis, size in sizes.items():
+        length = tensor.shape[axis]
+        if length:
+            tensor = tensor.index_select(axis, torch.arange(length - size, length, device=tensor.device) % length)
+    return tensor
 
 
 def resample_inputs(arguments: CallArguments, seed: int) -> CallArguments:

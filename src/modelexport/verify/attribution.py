@@ -14,8 +14,8 @@ leads to the operator's result, so the nearest proved nodes tell whose it is (a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from modelexport.graph.algorithms import backward_slice
@@ -24,12 +24,19 @@ from modelexport.graph.protos import NCHWC
 from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
-from modelexport.record.results.verification import AttributionProof, NodeProof, Verdict
+from modelexport.record.results.verification import AttributionProof, Fault, NodeProof, Verdict
+from modelexport.record.signals import IssuedOp
+from modelexport.verify.contributors import Contributors
+from modelexport.verify.enclosure import Enclosure
+from modelexport.verify.series import RunSeries
 from modelexport.verify.witness import IssuedValue, OperatorSources
 
 Frontier = frozenset[ModuleCall]
 _Proved = Mapping[str, Frontier]
 _Judgement = tuple[Verdict, str, Frontier]
+
+_INSIDE = "lies inside the work of another module"
+_NO_PART = "credited to a module that had no part in it"
 
 _NOBODY: Frontier = frozenset()
 # Domains of operators whose results have channels in another order, and some more of them to fill up a block:
@@ -80,6 +87,7 @@ class NodeEvidence:
     silence  why its values say nothing, if they do not
     issued   the values of the run that hold the same
     results  the makers of each of its results that has any
+    passed   the values of the run that hold the same and are not new
     """
 
     makers: Frontier = _NOBODY
@@ -89,6 +97,7 @@ class NodeEvidence:
     silence: str = ""
     issued: tuple[IssuedValue, ...] = ()
     results: tuple[Frontier, ...] = ()
+    passed: tuple[IssuedValue, ...] = ()
 
     @property
     def issuers(self) -> Frontier:
@@ -108,6 +117,7 @@ class AttributionProver:
     sources  who issued which value in the run of the model
     trouble  why numbers cannot be relied on everywhere, if they cannot
     drawing  keys of nodes that draw random numbers
+    series   this run and further ones, for values that one run cannot tell apart
     """
 
     def __init__(
@@ -118,16 +128,57 @@ class AttributionProver:
         sources: OperatorSources,
         trouble: str = "",
         drawing: Collection[str] = (),
+        series: RunSeries | None = None,
     ) -> None:
         self._graph, self._provenance = graph, provenance
         self._samples, self._sources = samples, sources
         self._trouble = trouble
+        self._series = series
         self._random = _with_successors(graph, drawing)
         self._evidence = {node.key: self._examine(node) for node in graph.nodes}
         self._proved = {key: evidence.issuers for key, evidence in self._evidence.items() if evidence.is_landmark}
         self._below = nearest_proved_below(graph, self._proved)
         self._above = nearest_proved_above(graph, self._proved)
         self._known = {number for sample in samples.values() for number in sources.numbers_like(sample)}
+        self._contributors = self._find_contributors()
+
+    def _find_contributors(self) -> Mapping[str, Frontier]:
+        """By node key: everybody who can have had a part in its value, as far as values tell."""
+        graph = self._graph
+        held = {key: [*evidence.issued, *evidence.passed] for key, evidence in self._evidence.items()}
+        numbers = {key: {value.number for value in values} for key, values in held.items()}
+        slices = Contributors(graph, self._provenance.hierarchy, self._sources, numbers)
+        behind = {node.key: slices.behind(node, self._numbers_made(node)) for node in graph.nodes if numbers[node.key]}
+        telling = {key: calls for key, calls in behind.items() if self._evidence[key].issuers}
+        around = slices.around(telling, self._proved)
+        # A view that nobody issued is told by what is around it, and may be its maker's.
+        return {key: telling.get(key) or calls | behind.get(key, _NOBODY) for key, calls in around.items()}
+
+    def _numbers_made(self, node: Node) -> set[int]:
+        """The values of the run that a node can have made, by number: what others handed on has nodes of its own.
+
+        A copy in the same shape need not have one; a view needs none if no node makes anything in its shape.
+        """
+        evidence = self._evidence[node.key]
+        shapes = {made.shape for made in self._samples_of(node.outputs)}
+        elsewhere = set() if evidence.new else {value.number for value in evidence.passed}
+        without_node = {
+            value.number
+            for value in evidence.passed
+            if self._sources.shape(value) in shapes or value.number not in self._viewed
+        }
+        return {value.number for value in evidence.issued} | without_node | elsewhere
+
+    @cached_property
+    def _viewed(self) -> frozenset[int]:
+        """The values of the run, by number, that nodes make which only change the shape of what they read."""
+        return frozenset(
+            value.number
+            for node in self._graph.nodes
+            for value in self._evidence[node.key].passed
+            if not self._evidence[node.key].new
+            and self._sources.shape(value) in {made.shape for made in self._samples_of(node.outputs)}
+        )
 
     @cached_property
     def _unclear(self) -> frozenset[str]:
@@ -150,7 +201,35 @@ class AttributionProver:
         return nearest_proved_below(self._graph, self._proved, saying)
 
     def prove(self) -> AttributionProof:
-        return AttributionProof(tuple(map(self._prove_node, self._graph.nodes)))
+        proofs = {node.key: self._prove_node(node) for node in self._graph.nodes}
+        proofs |= self._prove_by_series(proofs)
+        proofs |= self._enclose(proofs)
+        return AttributionProof(tuple(proofs.values()))
+
+    def _prove_by_series(self, proofs: Mapping[str, NodeProof]) -> Iterator[tuple[str, NodeProof]]:
+        """Nodes that one run says nothing of, and whose owners alone issued their value in several runs."""
+        for key, proof in proofs.items() if self._series is not None else ():
+            if proof.verdict is Verdict.NOT_PROVABLE and self._is_undecided(proof) and key not in self._random:
+                issuers = self._series.issuers(self._graph.by_key[key])
+                if issuers and issuers <= set(proof.claimed):
+                    yield (
+                        key,
+                        replace(proof, verdict=Verdict.PROVED, reason="in several runs", issued=tuple(sorted(issuers))),
+                    )
+
+    def _enclose(self, proofs: Mapping[str, NodeProof]) -> Iterator[tuple[str, NodeProof]]:
+        shown = {key for key, proof in proofs.items() if proof.verdict in (Verdict.PROVED, Verdict.ENCLOSED)}
+        undecided = {
+            key for key, proof in proofs.items() if proof.verdict is Verdict.NOT_PROVABLE and self._is_undecided(proof)
+        }
+        shareable = {key for key in undecided if key not in self._graph.computed or self._evidence[key].idle}
+        owners = {key: frozenset(proof.claimed) for key, proof in proofs.items()}
+        for key, reason in Enclosure(self._graph, owners, shown).extend(undecided, shareable).items():
+            yield key, replace(proofs[key], verdict=Verdict.ENCLOSED, reason=reason, issued=proofs[key].claimed)
+
+    def _is_undecided(self, proof: NodeProof) -> bool:
+        """Whether values leave open whose it is: none of its owners is refuted by them."""
+        return not proof.issued or set(proof.claimed) <= set(proof.issued)
 
     def _prove_node(self, node: Node) -> NodeProof:
         entry = self._provenance.nodes[node.key]
@@ -165,7 +244,17 @@ class AttributionProver:
             reason=reason,
             issued=tuple(sorted(issued)),
             compute=node.key in self._graph.computed and any(made.kind == "float" and made.size for made in outputs),
+            fault=self._name_fault(frozenset(entry.attribution.owners), issued)
+            if verdict is Verdict.CONTRADICTED
+            else None,
         )
+
+    def _name_fault(self, owners: Frontier, issued: Frontier) -> Fault:
+        """How owners are wrong, where values point to others."""
+        if owners & issued:
+            return Fault.TOO_NARROW if owners <= issued else Fault.TOO_WIDE
+        callers = {caller for call in issued for caller in self._provenance.hierarchy.stack(call)}
+        return Fault.TOO_SHALLOW if owners <= callers else Fault.ANOTHER_MODULE
 
     def _judge(self, node: Node, attribution: Attribution) -> _Judgement:
         owners = frozenset(attribution.owners)
@@ -217,8 +306,12 @@ class AttributionProver:
 
     def _judge_proved(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
         """A node that one owner issued: whether all of its owners did, and nobody who is not named."""
+        # What is passed on as it is may be the work of all who are in one node with its maker.
+        beside = _NOBODY if evidence.new else self._fused_beside(node)
+        if self._strangers(node, owners - evidence.issuers - beside):
+            return Verdict.CONTRADICTED, _NO_PART, self._contributors[node.key]
         if not evidence.new:
-            return self._judge_extra_owners(node, owners, evidence, evidence.issuers)
+            return self._judge_extra_owners(owners, evidence, evidence.issuers)
         issued = [value for value in evidence.issued if value.op.call in owners]
         worked = frozenset(op.call for value in issued for op in self._sources.operators_behind(value, self._known))
         unnamed = worked - owners - self._credited_above(node)
@@ -229,25 +322,36 @@ class AttributionProver:
             by_neighbours = self._judge_by_neighbours(node, owners, evidence)
             unclear = (Verdict.NOT_PROVABLE, "several modules made the same", evidence.makers)
             return by_neighbours if by_neighbours[0] is Verdict.ENCLOSED else unclear
-        idle = frozenset(op.call for value in issued for op in self._sources.no_ops_behind(value, self._known))
-        return self._judge_extra_owners(node, owners, evidence, worked | evidence.makers | evidence.passers, idle)
+        return self._judge_extra_owners(owners, evidence, worked | evidence.makers | evidence.passers)
 
-    def _judge_extra_owners(
-        self, node: Node, owners: Frontier, evidence: NodeEvidence, shown: Frontier, idle: Frontier = _NOBODY
-    ) -> _Judgement:
-        """A node that is its owner's: whether the further owners had any part in it.
-
-        idle  calls on the way to its value that changed no number
-        """
-        extra = owners - shown
-        if not extra:
+    def _judge_extra_owners(self, owners: Frontier, evidence: NodeEvidence, shown: Frontier) -> _Judgement:
+        """A node that is its owner's: whether values show that the further owners had a part in it."""
+        if owners <= shown:
             return Verdict.PROVED, "", owners & evidence.issuers
-        # What is passed on as it is may be the work of all who are in one node with its maker.
-        beside = _NOBODY if evidence.new else self._fused_beside(node)
-        around = self._below[node.key] | self._above[node.key] | beside | shown | idle
-        if not self._trouble and not all(self._takes_part(owner, around) for owner in extra):
-            return Verdict.CONTRADICTED, "credited to a module that has nothing to do with it", shown
+        # They are on the way to its value, and changed no number, or nothing is known of what they made.
         return Verdict.NOT_PROVABLE, "credited to more modules than values show", shown
+
+    def _is_bounded(self, node: Node, evidence: NodeEvidence) -> bool:
+        """Whether all who had a part in a node's value are known, though the value itself does not tell."""
+        if self._trouble or node.key in self._random or node.domain in _OWN_LAYOUTS or evidence.idle:
+            return False
+        calls = self._contributors[node.key]
+        if not evidence.silence:
+            return bool(calls)
+        return node.key in self._graph.computed and any(op.call in calls for op in self._operators_like(node))
+
+    def _operators_like(self, node: Node) -> Iterator[IssuedOp]:
+        """Operators of the run that made the same as a node from the same, though it may be zeros from ones."""
+        read = [seen for seen in self._samples_of(node.inputs) if seen.size > 1]
+        for made in self._samples_of(node.outputs):
+            for value in self._sources.issued_like(made):
+                if self._sources.shape(value) == made.shape and self._sources.reads_all(value, read):
+                    yield value.op
+
+    def _strangers(self, node: Node, owners: Frontier) -> Frontier:
+        """Those of its owners that had no part in its value; a hook may have done the work of its module."""
+        strangers = owners - self._contributors[node.key]
+        return frozenset(owner for owner in strangers if owner.path not in self._sources.hooked)
 
     def _credited_above(self, node: Node) -> Frontier:
         """The owners of the nodes between this one and what is known."""
@@ -265,6 +369,11 @@ class AttributionProver:
         """By the nearest proved nodes above and below, where the node's own values do not decide."""
         if node.graph != MAIN:
             return Verdict.NOT_PROVABLE, evidence.silence, _NOBODY  # a branch may not even have run
+        if self._is_bounded(node, evidence) and (strangers := self._strangers(node, owners)):
+            return Verdict.CONTRADICTED, _NO_PART if strangers < owners else _INSIDE, self._contributors[node.key]
+        return self._judge_enclosed(node, owners, evidence)
+
+    def _judge_enclosed(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
         under, over = self._below[node.key], self._above[node.key]
         around = under | over
         if under and owners <= around and (under <= owners or (owners & under and owners & over)):
@@ -297,7 +406,7 @@ class AttributionProver:
         if evidence.new and under and not owners & under:
             if not self._plainly_below[node.key]:
                 return Verdict.NOT_PROVABLE, "all that is made of it says nothing", under
-            return Verdict.CONTRADICTED, "lies inside the work of another module", under
+            return Verdict.CONTRADICTED, _INSIDE, under
         return Verdict.NOT_PROVABLE, "not between proved nodes of one module", under
 
     def _takes_part(self, owner: ModuleCall, around: Frontier) -> bool:
@@ -324,6 +433,7 @@ class AttributionProver:
             idle=any(made.shape == read.shape for made, read in passed_on),
             issued=tuple(value for _, values in same for value in values if value.new or not makers),
             results=tuple(filter(None, results)),
+            passed=tuple(value for _, values in same for value in values if not value.new),
         )
 
     def _samples_of(self, values: Iterable[str]) -> list[Sample]:

@@ -19,7 +19,7 @@ from modelexport.graph.algorithms import backward_slice, group_by_key
 from modelexport.graph.sample import Sample, alike, distance, shared_share
 from modelexport.graph.tensor_content import NearIndex
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.record.signals import EagerRun, IssuedOp
+from modelexport.record.signals import CallTensors, EagerRun, IssuedOp
 
 # Of several that are alike, those that are nearly as close as the closest are not told apart by it.
 _AS_CLOSE = 4.0
@@ -125,6 +125,14 @@ class OperatorSources:
         return group_by_key((value.op.call, value) for value in computed)
 
     @property
+    def ops(self) -> tuple[IssuedOp, ...]:
+        return self._run.ops
+
+    @property
+    def calls(self) -> tuple[CallTensors, ...]:
+        return self._run.calls
+
+    @property
     def hooked(self) -> frozenset[str]:
         """Paths of modules with forward hooks."""
         return self._run.hooked
@@ -152,6 +160,11 @@ class OperatorSources:
 
     def shape(self, value: IssuedValue) -> tuple[int, ...]:
         return self._samples[value.number].shape
+
+    def reads_all(self, value: IssuedValue, wanted: Iterable[Sample]) -> bool:
+        """Whether the operator of a value read all of these."""
+        read = [self._samples[number] for number in value.op.reads]
+        return all(any(alike(seen, sample) for sample in read) for seen in wanted)
 
     @cached_property
     def _index(self) -> SampleIndex:

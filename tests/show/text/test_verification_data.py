@@ -122,6 +122,7 @@ def test_json(everything: Verification) -> None:
         "not_finite": [{"kind": "NaN", "node": "h3", "modules": [""], "both": False}],
         "proof": {
             "counts": {"proved": 0, "enclosed": 0, "not provable": 1, "contradicted": 1, "unattributed": 0},
+            "faults": {"another module": 1},
             "reasons": {"constant": 1},
             "compute": 1,
             "compute_shown": 0,
@@ -131,6 +132,7 @@ def test_json(everything: Verification) -> None:
                     "key": "h3",
                     "op_type": "MatMul",
                     "verdict": "contradicted",
+                    "fault": "another module",
                     "claimed": ["fc#1"],
                     "issued": ["other"],
                     "reason": "values of other",
@@ -141,6 +143,7 @@ def test_json(everything: Verification) -> None:
                     "key": "s",
                     "op_type": "MatMul",
                     "verdict": "not provable",
+                    "fault": None,
                     "claimed": ["fc"],
                     "issued": ["fc"],
                     "reason": "constant",

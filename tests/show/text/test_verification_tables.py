@@ -267,9 +267,9 @@ class TestProof:
         shown = lines(replace(verification(), proof=self.proof(Verdict.CONTRADICTED)))
         start = shown.index("Contradicted")
         assert shown[start + 1].split() == ["node", "operator", "credited", "to", "values", "say", "why"]
-        assert shown[start + 2].split() == ["node_x0", "MatMul", "fc", "other", "so"]
+        assert shown[start + 2].split() == ["node_x0", "MatMul", "fc", "other", "another", "module:", "so"]
         assert shown[-1] == "not as ./net: 1 attribution contradicted"
-        assert any(line.endswith(" · 1 contradicted") for line in shown)
+        assert any(line.endswith(" · 1 contradicted (another module)") for line in shown)
 
     def test_many_contradicted_nodes_are_cut(self) -> None:
         found = replace(verification(), proof=self.proof(*[Verdict.CONTRADICTED] * 30))

@@ -175,6 +175,21 @@ class Verdict(StrEnum):
     UNATTRIBUTED = "unattributed"
 
 
+class Fault(StrEnum):
+    """How the modules that a contradicted node is credited to are wrong.
+
+    TOO_WIDE        one of them had no part in its value, another one had
+    TOO_NARROW      a module that had a part in it is not named
+    TOO_SHALLOW     it is credited to a module around the one whose work it is
+    ANOTHER_MODULE  it is the work of a module elsewhere
+    """
+
+    TOO_WIDE = "too wide"
+    TOO_NARROW = "too narrow"
+    TOO_SHALLOW = "too shallow"
+    ANOTHER_MODULE = "another module"
+
+
 @dataclass(frozen=True, slots=True)
 class NodeProof:
     """
@@ -182,6 +197,7 @@ class NodeProof:
     claimed  the module calls that the record credits it to
     issued   the module calls that values point to; empty where they point to none
     compute  it makes float values that depend on the model's inputs
+    fault    how its attribution is wrong, if it is contradicted
     """
 
     key: str
@@ -192,6 +208,7 @@ class NodeProof:
     reason: str = ""
     issued: tuple[ModuleCall, ...] = ()
     compute: bool = False
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True)
@@ -210,6 +227,12 @@ class AttributionProof:
         """Why nodes are not provable, most frequent first."""
         reasons = Counter(node.reason for node in self.nodes if node.verdict is Verdict.NOT_PROVABLE)
         return dict(reasons.most_common())
+
+    @cached_property
+    def faults(self) -> Mapping[Fault, int]:
+        """How contradicted nodes are wrong."""
+        counted = Counter(node.fault for node in self.contradicted)
+        return {fault: counted[fault] for fault in Fault if counted[fault]}
 
     @property
     def contradicted(self) -> tuple[NodeProof, ...]:

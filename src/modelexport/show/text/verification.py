@@ -52,7 +52,7 @@ def proof_tables(proof: results.AttributionProof, everything: bool) -> Iterator[
     nodes_table = table("Contradicted", "node", "operator", "credited to", "values say", "why")
     for node in listed:
         name, claimed = plain(node.name or node.key), plain(modules_text(node.claimed))
-        issued, why = plain(modules_text(node.issued), "red"), plain(node.reason, "dim")
+        issued, why = plain(modules_text(node.issued), "red"), plain(f"{node.fault}: {node.reason}", "dim")
         nodes_table.add_row(name, plain(node.op_type, "cyan"), claimed, issued, why)
     yield from (Text(), nodes_table)
     if len(proof.contradicted) > len(listed):
@@ -73,8 +73,9 @@ def _counts_line(proof: results.AttributionProof) -> Text:
     if counts[results.Verdict.UNATTRIBUTED]:
         parts.append(f"{counts[results.Verdict.UNATTRIBUTED]:,} unattributed")
     contradicted = counts[results.Verdict.CONTRADICTED]
+    faults = f" ({reasons_text(proof.faults)})" if proof.faults else ""
     line = plain(" · ".join(parts)).append(" · ")
-    return line.append(f"{contradicted:,} contradicted", "bold red" if contradicted else "green")
+    return line.append(f"{contradicted:,} contradicted{faults}", "bold red" if contradicted else "green")
 
 
 _LISTED_PARAMETERS = _LISTED_FUSIONS = 5  # --all lists the others

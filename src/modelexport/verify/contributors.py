@@ -1,0 +1,110 @@
+"""Contributors: which module calls can have had a part in the value of a node. Backward slices of the eager run.
+
+A node does the work between the values that it reads and the one that it makes. So the operators of the run that lie
+on the ways from this value back to values that the graph has before the node are all that it can stand for:
+
+    run:    x ─► conv2d (conv) ─► c ─► batch_norm (bn) ─► b ─► relu (act) ─► r
+    graph:  x ─► Conv ─► b ─► Relu ─► r          Conv: bn, conv (c is in no node before it)      Relu: act
+
+What is no landmark (graph of the run has no such value, or it says nothing) lies inside of the work of the first
+landmarks below it, and whoever had a part in it had one in them.
+
+Constants. What a module computed from weights alone is folded by exporters: it counts if it is on the way, and so does
+a module that hands on what it is given, without an operator.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+
+from modelexport.graph.algorithms import backward_slice
+from modelexport.graph.index import Graph, Node
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.verify.witness import OperatorSources
+
+Calls = frozenset[ModuleCall]
+
+
+class Contributors:
+    """
+    held   by node key: the numbers of the run's values that hold the same as what a node makes
+    """
+
+    def __init__(
+        self, graph: Graph, hierarchy: Hierarchy, sources: OperatorSources, held: Mapping[str, Collection[int]]
+    ) -> None:
+        self._graph, self._hierarchy, self._sources = graph, hierarchy, sources
+        self._held = held
+        self._ancestors = _ancestor_masks(graph)
+        self._holders = self._find_holders()
+        self._first_op = self._find_beginnings()
+        self._returned = self._find_silent_calls()
+
+    def behind(self, node: Node, numbers: Iterable[int]) -> Calls:
+        """The calls on the ways from values that a node makes, by number, back to what the graph has before it."""
+        above = self._ancestors[node.key]
+
+        def read_by(number: int) -> list[int]:
+            reads = self._sources.issued[number].op.reads
+            return [read for read in reads if read in self._sources.issued and not self._holders.get(read, 0) & above]
+
+        reached = backward_slice(numbers, read_by)
+        issuers = {self._sources.issued[number].op.call for number in reached}
+        return frozenset(issuers.union(*(self._returned.get(number, ()) for number in reached)))
+
+    def around(self, behind: Mapping[str, Calls], landmarks: Collection[str]) -> Mapping[str, Calls]:
+        """By node key: the calls behind the first landmarks on every way down, and behind what is passed on the way.
+
+        behind  of all nodes that say something; a view among them does not end a way
+        """
+        nobody: Calls = frozenset()
+        reached: dict[str, Calls] = {}
+        for node in reversed(self._graph.running_order):
+            below = [near.key for near in self._graph.successors(node)]
+            farther = (reached.get(key, nobody) for key in below if key not in landmarks)
+            reached[node.key] = nobody.union(*(behind.get(key, nobody) for key in below), *farther)
+        return reached
+
+    def began(self, call: ModuleCall) -> int | None:
+        """The index of the first operator that was issued while a call was open; None if there was none."""
+        return self._first_op.get(call)
+
+    def _find_holders(self) -> Mapping[int, int]:
+        """By the number of a value: a mask of the nodes that hold the same, bits by their positions."""
+        holders: defaultdict[int, int] = defaultdict(int)
+        for key, numbers in self._held.items():
+            for number in numbers:
+                holders[number] |= 1 << self._graph.by_key[key].position
+        return holders
+
+    def _find_beginnings(self) -> Mapping[ModuleCall, int]:
+        first: dict[ModuleCall, int] = {}
+        for index, op in enumerate(self._sources.ops):
+            if op.call not in first:
+                for caller in self._hierarchy.stack(op.call):
+                    first.setdefault(caller, index)
+        return first
+
+    def _find_silent_calls(self) -> Mapping[int, Iterable[ModuleCall]]:
+        """By the number of a value: the calls that returned it and did nothing, as a dropout outside of training."""
+        returned: defaultdict[int, list[ModuleCall]] = defaultdict(list)
+        for ended in self._sources.calls:
+            if ended.call not in self._first_op:
+                for number in ended.outputs:
+                    returned[number].append(ended.call)
+        return returned
+
+
+def _ancestor_masks(graph: Graph) -> Mapping[str, int]:
+    """By node key: a mask of all nodes before it, bits by their positions."""
+    masks: dict[str, int] = {}
+    for node in graph.running_order:
+        mask = 0
+        for before in graph.predecessors(node):
+            mask |= masks.get(before.key, 0) | 1 << before.position
+        for inner in graph.subgraphs.get(node.key, ()):
+            for member in graph.members.get(inner, ()):
+                mask |= masks[member.key]
+        masks[node.key] = mask
+    return masks

@@ -1,0 +1,134 @@
+"""Run series: what a value says that agrees with one of the model in several runs of different inputs and sizes.
+
+Small integers, truth values and constants are equal by chance in one run. If inputs and open axes are others in each
+run, what agrees in all of them is hardly chance:
+
+    value of the file      first run      second run        of the model
+    Gather of a Shape      2              1                 no 2, 1 among its values: nobody
+    And of two masks       [[1, 0], …]    [[0, 1, 1]]       logical_and, issued by encoder: encoder made it
+
+A model may leave out work in one of the runs (that of a mask that hides nothing). So its values go by label: the third
+`aten.add.Tensor` that encoder@0 issued. What has a label in several runs must agree in all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from modelexport.graph.index import Node
+from modelexport.graph.sample import Sample, alike
+from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.signals import EagerRun
+from modelexport.verify.witness import SampleIndex
+
+
+@dataclass(frozen=True)
+class SeenRun:
+    """One run of the model and of the file on the same inputs.
+
+    samples  of the model's values, by number
+    seen     of the file's values, by name
+    """
+
+    run: EagerRun
+    samples: Sequence[Sample]
+    seen: Mapping[str, Sample]
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """A value of the model, whatever its number is in a run: the operator's call and name, which of these it is, and
+    which of its results."""
+
+    call: ModuleCall
+    name: str
+    occurrence: int
+    result: int
+
+
+@dataclass(frozen=True)
+class _LabelledRun:
+    seen: Mapping[str, Sample]
+    samples: Mapping[_Label, Sample]
+    reads: Mapping[_Label, tuple[Sample, ...]]
+    labels: Sequence[_Label]
+    index: SampleIndex
+
+    @classmethod
+    def of(cls, run: SeenRun) -> _LabelledRun:
+        samples, reads = {}, {}
+        occurrences: Counter[tuple[ModuleCall, str]] = Counter()
+        for op in run.run.ops:
+            occurrence = occurrences[op.call, op.name]
+            occurrences[op.call, op.name] += 1
+            for result, number in enumerate(op.makes):
+                label = _Label(op.call, op.name, occurrence, result)
+                samples[label] = _as_numbers(run.samples[number])
+                reads[label] = tuple(_as_numbers(run.samples[read]) for read in op.reads)
+        seen = {name: _as_numbers(sample) for name, sample in run.seen.items()}
+        labels = tuple(samples)
+        return cls(seen, samples, reads, labels, SampleIndex(dict(enumerate(samples.values()))))
+
+    def labels_like(self, name: str) -> set[_Label]:
+        return {self.labels[number] for number in self.index.alike(self.seen[name])}
+
+    def is_passed_on(self, label: _Label) -> bool:
+        return any(alike(self.samples[label], read) for read in self.reads[label])
+
+
+class RunSeries:
+    """Runs of one model and one file; the first is the one that attributions are held against."""
+
+    def __init__(self, runs: Iterable[SeenRun]) -> None:
+        self._runs = [_LabelledRun.of(run) for run in runs]
+
+    def issuers(self, node: Node) -> frozenset[ModuleCall]:
+        """The calls that issued, in every run, what a node makes; in the same shape, if it only passes that on."""
+        made = [name for name in node.outputs if name in self._visible]
+        read = [name for name in node.inputs if name in self._visible]
+        passes_on = any(self._are_alike(name, source) for name in made for source in read)
+        issued = [(name, label) for name in made for label in self._labels_like(name)]
+        makers = frozenset(label.call for _, label in issued if self._is_new(label))
+        if makers and not passes_on:
+            return makers
+        return frozenset(label.call for name, label in issued if self._has_shape(label, name))
+
+    @cached_property
+    def _visible(self) -> frozenset[str]:
+        """Values of the file that were seen in every run."""
+        return frozenset.intersection(*(frozenset(run.seen) for run in self._runs))
+
+    def _labels_like(self, name: str) -> list[_Label]:
+        """What holds the same as a value of the file in all runs that have it."""
+        alike_in = [(run, run.labels_like(name)) for run in self._runs]
+        labels = set().union(*(labels for _, labels in alike_in))
+        having = {label: [(run, labels) for run, labels in alike_in if label in run.samples] for label in labels}
+        agreeing = [label for label in labels if all(label in like for _, like in having[label])]
+        return [label for label in agreeing if _is_telling([run.seen[name] for run, _ in having[label]])]
+
+    def _are_alike(self, made: str, read: str) -> bool:
+        return all(alike(run.seen[made], run.seen[read]) for run in self._runs)
+
+    def _is_new(self, label: _Label) -> bool:
+        """Whether it is other than all that its operator read, in some run: views, copies and casts pass on."""
+        return not all(run.is_passed_on(label) for run in self._runs if label in run.samples)
+
+    def _has_shape(self, label: _Label, name: str) -> bool:
+        having = (run for run in self._runs if label in run.samples)
+        return all(run.samples[label].shape == run.seen[name].shape for run in having)
+
+
+def _is_telling(samples: Sequence[Sample]) -> bool:
+    """Whether there is more to a value than one number that never changes."""
+    first, *others = samples
+    if not others:
+        return first.distinctive
+    return not all(alike(first, other) for other in others) or bool((first.values != first.values[:1]).any())
+
+
+def _as_numbers(sample: Sample) -> Sample:
+    """Truth values as the integers that exporters make of them."""
+    return replace(sample, kind="int") if sample.kind == "bool" else sample
