@@ -49,7 +49,10 @@ def claim_dynamo_scopes(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScop
         if len(calls) > 1:
             unnumbered.setdefault(calls, []).append(node)
         else:
-            claims[node.key] = _claim_dynamo(calls, Confidence.EXACT, "", strategy)
+            # torch makes nodes in the scope of whoever reads them; the FX node knows who issued them.
+            written = hierarchy.canonical[_scope(node)[0] or ""]
+            refuted = "" if written == calls[0].path else f"Python frames refute {written}"
+            claims[node.key] = _claim_dynamo(calls, Confidence.EXACT, refuted, strategy)
     for calls, nodes in unnumbered.items():
         claims.update(_number_calls(nodes, calls, strategy))
     return claims

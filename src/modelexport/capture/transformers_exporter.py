@@ -53,7 +53,7 @@ def export_transformers(
                 lambda dynamic: _export(model, arguments, request, dynamic=dynamic),
                 "Try --exporter torchscript.",
             )
-            return finish_export(program, "transformers", request, hierarchy, exporter.apply_onnx_ir_fixes)
+            return finish_export(program, "transformers", request, hierarchy, model, exporter.apply_onnx_ir_fixes)
 
 
 def _load_exporter(name: str) -> Any:
