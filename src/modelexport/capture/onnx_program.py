@@ -21,6 +21,7 @@ https://github.com/pytorch/pytorch/blob/main/torch/onnx/_internal/exporter/_core
 from __future__ import annotations
 
 import inspect
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -89,7 +90,8 @@ class _TracedFrames:
         # A forward that is not written in Python, or was exchanged, leaves no frame anywhere.
         visible = {path for node, depth in entered.items() for path in _stack_paths(node)[:depth]}
         short = {node: depth for node, depth in entered.items() if depth < len(_stack_paths(node))}
-        return {node.name: depth for node, depth in short.items() if _stack_paths(node)[depth] in visible}
+        taken_again = {node: depth for node, depth in short.items() if _is_view(node)}
+        return {node.name: depth for node, depth in taken_again.items() if _stack_paths(node)[depth] in visible}
 
     def _count_entered(self, node: torch.fx.Node) -> int:
         """How many calls of a node's stack, from the model on, have a frame of their own, in this order."""
@@ -101,6 +103,12 @@ class _TracedFrames:
             if depth and not any(name == file and int(line) in lines for name, line in frames):
                 return depth
         return len(paths)
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    """Whether it shows a part of a tensor, or picks one of several such views. Nothing else is made a second time."""
+    source = node.args[0] if node.target is operator.getitem else node
+    return isinstance(source, torch.fx.Node) and bool(getattr(source.target, "is_view", False))
 
 
 def _stack_paths(node: torch.fx.Node) -> list[str]:
