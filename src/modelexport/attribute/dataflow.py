@@ -116,7 +116,7 @@ class _ClaimedGraph:
     def confine(self, node: Node, call: ModuleCall) -> ModuleCall:
         """The call, if it ran inside of that of the node whose body this is; else that one.
 
-            If (attention) ─► then_branch: Constant ─► Unsqueeze      whoever else has such a constant: both are attention's
+            If (attention) ─► then_branch: Constant ─► Unsqueeze      both are attention's
 
         What a body reads from outside says nothing of who runs it.
         """

@@ -70,18 +70,15 @@ class RewriteRecorder:
             sources = [self._keys_before[source] for source in self._sources.get(node, ())]
             if sources and key in after.by_key:
                 ordered = tuple(sorted(sources, key=lambda source: before.by_key[source].position))
-                links[key] = Link(ordered, self._relation(node, key, len(ordered)))
+                relation = self._relations.get(node, Relation.KEPT)
+                if len(ordered) == 1:
+                    relation = _plain_relation(relation, after.by_key[key], before.by_key[ordered[0]])
+                links[key] = Link(ordered, relation)
         values = {name: value for value, name in names.items() if name in after.initializers}
         stand_ins = {name: self._names_stood_for(value) for name, value in values.items()}
         folded = {name: self._folded_from(before, value, stand_ins[name]) for name, value in values.items()}
         made = {name: Link(keys, Relation.FOLDED, Confidence.STRONG) for name, keys in folded.items() if keys}
         return Lineage(links, made, self._replaced_weights(before, after, links, stand_ins))
-
-    def _relation(self, node: ir.Node, key: str, sources: int) -> Relation:
-        known = self._relations.get(node)
-        if known is None:
-            return Relation.KEPT if self._keys_before.get(node) == key else Relation.RENAMED
-        return Relation.REWRITTEN if sources == 1 and known is Relation.FUSED else known
 
     def _names_stood_for(self, value: ir.Value) -> list[str]:
         own = [value] if value in self._names_before else []
@@ -134,8 +131,9 @@ class RewriteRecorder:
         for node in new_nodes:
             if node not in self._sources:
                 self._sources[node] = dict(sources)
-                several = len(sources) == 1 and len(new_nodes) > 1
-                self._relations[node] = Relation.SPLIT if several else Relation.FUSED
+                parts = [part for part in new_nodes if part.op_type != "Constant"]
+                is_part = len(sources) == 1 and len(parts) > 1
+                self._relations[node] = Relation.SPLIT if is_part else Relation.FUSED
             for value in node.inputs:
                 if value is not None and value.producer() is None and value not in self._names_before:
                     self._made_for.setdefault(value, {}).update(sources)
@@ -159,6 +157,13 @@ class RewriteRecorder:
             if len(sources) < 2:
                 self._relations[kept] = Relation.SHARED
             sources.update(self._sources.get(duplicate, {}))
+
+
+def _plain_relation(relation: Relation, node: Node, source: Node) -> Relation:
+    """How a node came from one source: a rewrite may have put another of its kind in its place."""
+    if (node.op_type, node.attributes) == (source.op_type, source.attributes):
+        return Relation.KEPT if node.key == source.key else Relation.RENAMED
+    return Relation.SPLIT if relation is Relation.SPLIT else Relation.REWRITTEN
 
 
 def _are_duplicates(node: ir.Node, other: ir.Node) -> bool:
