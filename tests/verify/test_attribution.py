@@ -18,6 +18,7 @@ from modelexport.graph.sample import sample
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import Fault, NodeProof, Verdict
 from modelexport.verify.attribution import AttributionProver
+from modelexport.verify.evidence import SeenValues
 
 PROVED, ENCLOSED, UNATTRIBUTED = Verdict.PROVED, Verdict.ENCLOSED, Verdict.UNATTRIBUTED
 NOT_PROVABLE, CONTRADICTED = Verdict.NOT_PROVABLE, Verdict.CONTRADICTED
@@ -46,10 +47,8 @@ def judged(
     names = {*graph.inputs, *graph.producers}
     arrays = {name: array for name, array in {**story.arrays, **seen}.items() if name in names}
     samples = {name: sample(array) for name, array in arrays.items()}
-    return {
-        found.key: found
-        for found in AttributionProver(graph, record, samples, story.sources, trouble, drawing).prove().nodes
-    }
+    values = SeenValues(graph, samples, drawing=drawing)
+    return {found.key: found for found in AttributionProver(values, record, story.sources, trouble).prove().nodes}
 
 
 class Answer(NamedTuple):
@@ -507,14 +506,65 @@ def test_a_value_that_nobody_saw() -> None:
     assert answer(found["p"]) == (NOT_PROVABLE, "its value could not be seen", "")
 
 
-def test_a_node_in_a_body_is_not_provable() -> None:
-    """Its branch may not even have run."""
-    inside = body(node("Sin", "h", "s"), outputs="s")
-    proto = model(node("If", "yes", "z", then_branch=inside, else_branch=inside), inputs="h yes", outputs="z")
-    story = Story(h=H, yes=np.array(True)).op("a", "h", z=G)
-    found = judged(proto, {"z": "a", "z|then_branch|s": "a", "z|else_branch|s": "b"}, story)
-    assert verdicts(found) == {"z": PROVED, "z|then_branch|s": NOT_PROVABLE, "z|else_branch|s": NOT_PROVABLE}
-    assert answer(found["z|else_branch|s"]).reason == "inside the body of another node"
+# bodies
+
+INSIDE = body(node("Sin", "h", "s"), node("Cos", "s", "t"), outputs="t")
+CHOSEN = model(
+    node("If", "yes", "z", then_branch=INSIDE, else_branch=body(node("Tan", "h", "u"), outputs="u")),
+    *(node("Neg", "z", "y"),),
+    inputs="h yes",
+)
+CHOICE = Story(h=H, yes=np.array(True)).op("a.fc", "h", s=P).op("a", "s", t=G).op("b", "t", y=Y)
+TAKEN = {"z|then_branch|s": P, "z|then_branch|t": G}
+TAGS = {"z": "a", "z|then_branch|s": "a.fc", "z|then_branch|t": "a", "z|else_branch|u": "a", "y": "b"}
+
+
+def test_a_node_in_the_branch_that_was_taken_is_proved_by_its_value() -> None:
+    found = judged(CHOSEN, TAGS, CHOICE, z=G, **TAKEN)
+    assert verdicts(found) == {**dict.fromkeys(TAGS, PROVED), "z|else_branch|u": NOT_PROVABLE}
+    assert answer(found["z|else_branch|u"]).reason == "did not run"
+
+
+def test_a_node_in_a_body_that_is_credited_elsewhere_is_contradicted() -> None:
+    found = judged(CHOSEN, {**TAGS, "z|then_branch|s": "b", "z|then_branch|t": "a.fc"}, CHOICE, z=G, **TAKEN)
+    assert answer(found["z|then_branch|s"]) == (CONTRADICTED, "another module issued its value", "a.fc")
+    assert answer(found["z|then_branch|t"]) == (CONTRADICTED, "another module issued its value", "a")
+
+
+@pytest.mark.parametrize(("owner", "fault"), [("b", Fault.ANOTHER_MODULE), (".", Fault.TOO_SHALLOW)])
+def test_what_is_in_a_body_belongs_to_the_module_that_runs_it_or_to_one_inside(owner: str, fault: Fault) -> None:
+    """Also in a branch that did not run."""
+    found = judged(CHOSEN, {**TAGS, "z|else_branch|u": owner}, CHOICE, z=G, **TAKEN)["z|else_branch|u"]
+    assert answer(found) == (CONTRADICTED, "inside a body that another module runs", "a")
+    assert found.fault is fault
+    inner = judged(CHOSEN, {**TAGS, "z|else_branch|u": "a.fc"}, CHOICE, z=G, **TAKEN)["z|else_branch|u"]
+    assert inner.verdict is NOT_PROVABLE
+
+
+STEP = body(node("Sin", "state", "s"), node("Identity", "go", "again"), inputs="i go state", outputs="again s")
+LOOPED = model(node("Loop", "n yes x", "y", body=STEP), inputs="x n yes")
+ROUNDS = [numbers(seed) for seed in range(20, 23)]
+
+
+def looped(owners: str) -> NodeProof:
+    """The verdict on a node that ran three times, each time in another call of a module."""
+    story = Story(x=X, n=np.array(3), yes=np.array(True)).op("a", "x", r0=ROUNDS[0])
+    story.op("a#1", "r0", r1=ROUNDS[1]).op("b", "r1", r2=ROUNDS[2])
+    first, *others = ({"y|body|s": sample(made)} for made in ROUNDS)
+    samples = {name: sample(array) for name, array in (("x", X), ("y", ROUNDS[-1]))}
+    record = provenance(LOOPED, NET, {"y": [""], "y|body|s": owners.split(), "y|body|again": [""]})
+    values = SeenValues(index_model(LOOPED), {**samples, **first}, others)
+    nodes = AttributionProver(values, record, story.sources).prove().nodes
+    return next(found for found in nodes if found.key == "y|body|s")
+
+
+def test_a_node_that_runs_several_times_belongs_to_all_who_made_its_values() -> None:
+    assert looped("a a#1 b").verdict is PROVED
+    assert looped("a a#1").fault is Fault.TOO_NARROW
+    assert looped("a a#1 b c").fault is Fault.TOO_WIDE
+
+
+# the rest
 
 
 def test_a_value_that_the_run_does_not_have_and_nothing_around_it() -> None:

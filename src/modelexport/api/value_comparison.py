@@ -57,6 +57,10 @@ class RunComparison:
         self._numbers.compare_value(name, array, self._sampler.take(name, array))
         self.see_output(name, array)
 
+    def see_inside(self, name: str, number: int, array: np.ndarray) -> None:
+        """Called for each value of a body with the number of its round; not compared, as it may be one of many."""
+        self._sampler.take(name, array, number)
+
     def see_output(self, name: str, array: np.ndarray) -> None:
         """Compare a value with what the model returned, if it is returned."""
         for label in self._labels.get(name, ()):
@@ -81,6 +85,7 @@ class RunComparison:
             or self._wrong_output(),
             not_finite=tuple(find_nonfinite_origins(graph, provenance, self._sampler.seen, numbers.has_trouble)),
             seen=self._sampler.seen,
+            rounds=tuple(self._sampler.rounds),
         )
 
     def _wrong_output(self) -> Divergence | None:
@@ -105,7 +110,8 @@ class RunComparison:
 @dataclass(frozen=True)
 class SampleComparison:
     """
-    seen     samples of the file's values
+    seen     samples of the file's values; of what is inside of bodies, in the first round
+    rounds   of the values inside of bodies, in each round after the first
     missing  outputs of the reference that the file does not have
     skipped  outputs that it has and that were not compared
     """
@@ -117,6 +123,7 @@ class SampleComparison:
     divergence: Divergence | None
     not_finite: tuple[NotFinite, ...]
     seen: Mapping[str, Sample]
+    rounds: Sequence[Mapping[str, Sample]] = ()
 
 
 class ValueSampler:
@@ -127,15 +134,20 @@ class ValueSampler:
 
     def __init__(self, file: TaggedFile) -> None:
         self.seen: dict[str, Sample] = {}
+        self.rounds: list[dict[str, Sample]] = []
         self._graph = file.graph
         self._weights = find_coarse_weights(file, file.provenance)
 
-    def take(self, name: str, array: np.ndarray) -> Sample:
+    def take(self, name: str, array: np.ndarray, number: int = 0) -> Sample:
+        """number  of the round, for a value of a body"""
         maker = self._graph.producers.get(name)
         read = () if maker is None else maker.inputs
-        sources = (self.seen.get(value) or self._weights.get(value) for value in read)
-        self.seen[name] = sample(array).made_from(filter(None, sources))
-        return self.seen[name]
+        while len(self.rounds) < number:
+            self.rounds.append({})
+        seen = self.rounds[number - 1] if number else self.seen
+        sources = (seen.get(value) or self.seen.get(value) or self._weights.get(value) for value in read)
+        seen[name] = sample(array).made_from(filter(None, sources))
+        return seen[name]
 
 
 def crossing_values(file: TaggedFile) -> frozenset[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from modelexport.api.environment import Clock, need_torch
 from modelexport.api.options import VerifyOptions
 from modelexport.api.prepare_file import fit_dtype, prepare_for_file
-from modelexport.api.further_run import run_again
+from modelexport.api.prove_attributions import prove_attributions
 from modelexport.api.value_comparison import RunComparison, SampleComparison, compare_stored_outputs, optimize_for_run
 from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RuntimeFailed, some_of
 from modelexport.graph.difference import measure
@@ -30,12 +30,11 @@ from modelexport.record.results.verification import (
     Tolerance,
     Verification,
 )
-from modelexport.verify.attribution import AttributionProver
 from modelexport.verify.divergence import is_rounding, merge_runs
 from modelexport.verify.numbers import ReferenceRun
 from modelexport.verify.parameter_check import compare_parameters
-from modelexport.verify.series import RunSeries, SeenRun
-from modelexport.verify.witness import OperatorSources, find_first_difference
+from modelexport.verify.series import SeenRun
+from modelexport.verify.witness import find_first_difference
 
 if TYPE_CHECKING:
     import torch
@@ -80,9 +79,11 @@ def verify_against_model(
             # One run proves as much as many: a value either is the one that the module made, or it is not.
             if options.proof and proof is None:
                 with clock.step("proof"):
-                    seen = SeenRun(watched.run, watched.samples, finding.seen)
-                    series = RunSeries(run_again(judged, run, seen, options.source.seed))
-                    proof = _prove_attributions(judged, watched, finding, options.tolerance, series)
+                    seen = SeenRun(watched.run, watched.samples, finding.seen, finding.rounds)
+                    # Values that differ prove nothing, for or against: such nodes are left undecided.
+                    exact = finding.divergence is None and _is_exact(finding, options.tolerance)
+                    trouble = "" if exact else _TROUBLE
+                    proof = prove_attributions(judged, seen, run, trouble=trouble, seed=options.source.seed)
             findings.append(replace(finding, seen={}))  # that was for the proof, and there may be many inputs
     verification = summarize_samples(file, runs.prepared.source, findings, options, clock)
     return replace(verification, parameters=parameters, proof=proof, notes=(*runs.notes, *verification.notes))
@@ -264,27 +265,15 @@ def _compare_run(
     spool: TensorSpill,
     tolerance: Tolerance,
 ) -> SampleComparison:
+    from modelexport.capture.onnxruntime.bodies import BodyRuns
     from modelexport.capture.onnxruntime.session import bind_inputs
 
     reference = ReferenceRun(watched.run.calls, dict(enumerate(watched.samples)), spool.__contains__, spool.get)
     observer = RunComparison(opened, reference, watched.run.outputs, tolerance)
-    pieces.run(bind_inputs(opened.proto, arguments.arrays), observer.see)
+    bodies = BodyRuns(opened, observer.see_inside)
+    pieces.run(bind_inputs(opened.proto, arguments.arrays), observer.see, bodies.visit)
     compare_stored_outputs(opened, observer)
     return observer.finding(watched.run.calls)
-
-
-def _prove_attributions(
-    opened: TaggedFile,
-    watched: WatchedRun,
-    finding: SampleComparison,
-    tolerance: Tolerance,
-    series: RunSeries | None = None,
-) -> AttributionProof:
-    # Values that differ prove nothing, for or against: the prover is told, and leaves such nodes undecided.
-    trouble = "" if finding.divergence is None and _is_exact(finding, tolerance) else _TROUBLE
-    sources = OperatorSources(watched.run, watched.samples)
-    drawing = {node.key for node in random_nodes(opened.proto)}
-    return AttributionProver(opened.graph, opened.provenance, finding.seen, sources, trouble, drawing, series).prove()
 
 
 def _is_exact(finding: SampleComparison, tolerance: Tolerance) -> bool:

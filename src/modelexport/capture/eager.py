@@ -20,7 +20,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -29,6 +29,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import nn
+from torch._ops import HigherOrderOperator
 from torch.nn.modules import module as module_hooks
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
@@ -36,6 +37,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from modelexport.capture.arguments import CallArguments, output_tensors, storage_pointer, tensors_in
 from modelexport.capture.hierarchy import call_model
 from modelexport.capture.isolation import EXPORT_LOCK, preserve_model
+from modelexport.errors import InputError
 from modelexport.graph.sample import LOOSEST, Sample, sample, unseen
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.signals import CallTensors, EagerRun, IssuedOp
@@ -109,8 +111,14 @@ class WatchedRun:
     samples: tuple[Sample, ...]
 
 
-def watch_run(model: nn.Module, arguments: CallArguments, spill: TensorSpill, seed: int = 0) -> WatchedRun:
-    """Run a model once; what crosses a module call goes into the spill. seed: of torch's random numbers."""
+def watch_run(
+    model: nn.Module, arguments: CallArguments, spill: TensorSpill, seed: int = 0, *, traced: bool = False
+) -> WatchedRun:
+    """Run a model once; what crosses a module call goes into the spill.
+
+    seed    of torch's random numbers
+    traced  while torch traces it: models leave out no work then, and sizes are tensors, computed by operators
+    """
     own = arguments.copy_tensors()
     values = _ValueNumbers(spill)
     inputs = {name: values.add(tensor, computed=True) for name, tensor in own.tensors.items()}
@@ -118,7 +126,7 @@ def watch_run(model: nn.Module, arguments: CallArguments, spill: TensorSpill, se
     with EXPORT_LOCK, preserve_model(model), calls.watching():
         torch.manual_seed(seed)
         with _OperatorWatcher(values, calls):
-            outputs = call_model(model, own)
+            outputs = _call_traced(model, own) if traced else call_model(model, own)
     returned = {name: values.number(tensor) for name, tensor in output_tensors(outputs).items()}
     for name, tensor in output_tensors(outputs).items():
         values.keep(returned[name], tensor)
@@ -134,6 +142,38 @@ def watch_run(model: nn.Module, arguments: CallArguments, spill: TensorSpill, se
         hooked=frozenset(path for path, part in parts if part._forward_hooks or part._forward_pre_hooks),
     )
     return WatchedRun(run, tuple(values.samples))
+
+
+def _call_traced(model: nn.Module, arguments: CallArguments) -> object:
+    """Call a model while torch traces it. What torch makes of that is of no interest, nor whether it can."""
+    names, returned = list(arguments.tensors), []
+
+    def call(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        returned.append(call_model(model, arguments.with_tensors(dict(zip(names, tensors, strict=True)))))
+        return tuple(output_tensors(returned[0]).values())
+
+    try:
+        with _without_gradients(model):
+            torch.jit.trace(call, tuple(arguments.tensors.values()), check_trace=False, strict=False)
+    except InputError:
+        raise
+    except Exception as error:
+        if not returned:
+            raise InputError(f"torch cannot trace {type(model).__name__}: {error}", "Run it as it is.") from error
+    return returned[0]
+
+
+@contextmanager
+def _without_gradients(model: nn.Module) -> Iterator[None]:
+    """A trace takes parameters for constants, and refuses those that want gradients."""
+    wanting = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        for parameter in wanting:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in wanting:
+            parameter.requires_grad_(True)
 
 
 def _with_views(numbers: Iterable[int], ops: Iterable[IssuedOp]) -> frozenset[int]:
@@ -310,7 +350,12 @@ class _OperatorWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         call = self._calls.current
         reads = tuple(self._values.number(tensor) for tensor in _plain_tensors((*args, *kwargs.values())))
+        inside = len(self._values.ops)
+        if isinstance(func, HigherOrderOperator):
+            args = tuple(self._watch_function(argument) if callable(argument) else argument for argument in args)
         result = func(*args, **kwargs)
+        # What functions inside of a cond or scan made is what it is made of.
+        reads += tuple(number for op in self._values.ops[inside:] for number in op.makes)
         written = _mutated_tensors(func, args, kwargs)
         results = {id(tensor): tensor for tensor in (*_plain_tensors((result,)), *written)}
         computed = not self._values.computed.isdisjoint(reads)
@@ -326,6 +371,15 @@ class _OperatorWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for tensor in written:
                 self._values.note_write(tensor, op)
         return result
+
+    def _watch_function(self, function: Callable[..., object]) -> Callable[..., object]:
+        """A function that is given to an operator such as cond: torch runs it outside of the mode."""
+
+        def run(*args: object, **kwargs: object) -> object:
+            with self:
+                return function(*args, **kwargs)
+
+        return run
 
 
 def _mutated_tensors(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:

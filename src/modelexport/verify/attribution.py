@@ -14,24 +14,20 @@ leads to the operator's result, so the nearest proved nodes tell whose it is (a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.protos import NCHWC
-from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
-from modelexport.record.results.verification import AttributionProof, Fault, NodeProof, Verdict
+from modelexport.record.results.verification import AttributionProof, Fault, NodeProof, ShownBy, Verdict
 from modelexport.record.signals import IssuedOp
 from modelexport.verify.contributors import Contributors
-from modelexport.verify.enclosure import Enclosure
-from modelexport.verify.series import RunSeries
-from modelexport.verify.witness import IssuedValue, OperatorSources
+from modelexport.verify.evidence import NOT_RUN, Frontier, NodeEvidence, SeenValues, examine
+from modelexport.verify.witness import OperatorSources
 
-Frontier = frozenset[ModuleCall]
 _Proved = Mapping[str, Frontier]
 _Judgement = tuple[Verdict, str, Frontier]
 
@@ -42,6 +38,7 @@ _NOBODY: Frontier = frozenset()
 # Domains of operators whose results have channels in another order, and some more of them to fill up a block:
 # NCHWc, https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/core/optimizer/nchwc_transformer.cc
 _OWN_LAYOUTS = frozenset({NCHWC})
+_SHOWN_BY = {Verdict.PROVED: ShownBy.VALUE, Verdict.ENCLOSED: ShownBy.BETWEEN}
 # Stands for "several modules made the same": a landmark that does not tell whose work is around it.
 _SEVERAL: Frontier = frozenset({ModuleCall("", -1)})
 
@@ -76,70 +73,29 @@ def _frontiers(
     return frontiers
 
 
-@dataclass(frozen=True, slots=True)
-class NodeEvidence:
-    """What the values of one node say.
-
-    makers   calls that issued the same as something new
-    passers  calls that issued the same in the same shape, new or passed on
-    new      whether the node makes something new; if not, it passes on what it reads
-    idle     it passes that on in the same shape: a module that does so need not issue anything
-    silence  why its values say nothing, if they do not
-    issued   the values of the run that hold the same
-    results  the makers of each of its results that has any
-    passed   the values of the run that hold the same and are not new
-    """
-
-    makers: Frontier = _NOBODY
-    passers: Frontier = _NOBODY
-    new: bool = True
-    idle: bool = False
-    silence: str = ""
-    issued: tuple[IssuedValue, ...] = ()
-    results: tuple[Frontier, ...] = ()
-    passed: tuple[IssuedValue, ...] = ()
-
-    @property
-    def issuers(self) -> Frontier:
-        """The calls that it belongs to by its own values. What changes nothing (untrained norms) makes what it read."""
-        return (self.makers if self.new else _NOBODY) or self.passers
-
-    @property
-    def is_landmark(self) -> bool:
-        """Whether it says whose work is around it. What only changes the shape says less than what is behind it."""
-        return bool(self.issuers) and (self.new or self.idle)
-
-
 class AttributionProver:
     """Judges the attribution of every node of one graph.
 
-    samples  of the graph's values
+    values   what the graph's nodes made
     sources  who issued which value in the run of the model
     trouble  why numbers cannot be relied on everywhere, if they cannot
-    drawing  keys of nodes that draw random numbers
-    series   this run and further ones, for values that one run cannot tell apart
     """
 
     def __init__(
         self,
-        graph: Graph,
+        values: SeenValues,
         provenance: Provenance,
-        samples: Mapping[str, Sample],
         sources: OperatorSources,
         trouble: str = "",
-        drawing: Collection[str] = (),
-        series: RunSeries | None = None,
     ) -> None:
-        self._graph, self._provenance = graph, provenance
-        self._samples, self._sources = samples, sources
+        graph = values.graph
+        self._values, self._graph, self._provenance, self._sources = values, graph, provenance, sources
         self._trouble = trouble
-        self._series = series
-        self._random = _with_successors(graph, drawing)
-        self._evidence = {node.key: self._examine(node) for node in graph.nodes}
+        self._evidence = {node.key: examine(node, values, sources) for node in graph.nodes}
         self._proved = {key: evidence.issuers for key, evidence in self._evidence.items() if evidence.is_landmark}
         self._below = nearest_proved_below(graph, self._proved)
         self._above = nearest_proved_above(graph, self._proved)
-        self._known = {number for sample in samples.values() for number in sources.numbers_like(sample)}
+        self._known = {number for sample in values.all for number in sources.numbers_like(sample)}
         self._contributors = self._find_contributors()
 
     def _find_contributors(self) -> Mapping[str, Frontier]:
@@ -160,7 +116,7 @@ class AttributionProver:
         A copy in the same shape need not have one; a view needs none if no node makes anything in its shape.
         """
         evidence = self._evidence[node.key]
-        shapes = {made.shape for made in self._samples_of(node.outputs)}
+        shapes = {made.shape for made in self._values.of(node.outputs)}
         elsewhere = set() if evidence.new else {value.number for value in evidence.passed}
         without_node = {
             value.number
@@ -177,7 +133,7 @@ class AttributionProver:
             for node in self._graph.nodes
             for value in self._evidence[node.key].passed
             if not self._evidence[node.key].new
-            and self._sources.shape(value) in {made.shape for made in self._samples_of(node.outputs)}
+            and self._sources.shape(value) in {made.shape for made in self._values.of(node.outputs)}
         )
 
     @cached_property
@@ -201,40 +157,12 @@ class AttributionProver:
         return nearest_proved_below(self._graph, self._proved, saying)
 
     def prove(self) -> AttributionProof:
-        proofs = {node.key: self._prove_node(node) for node in self._graph.nodes}
-        proofs |= self._prove_by_series(proofs)
-        proofs |= self._enclose(proofs)
-        return AttributionProof(tuple(proofs.values()))
-
-    def _prove_by_series(self, proofs: Mapping[str, NodeProof]) -> Iterator[tuple[str, NodeProof]]:
-        """Nodes that one run says nothing of, and whose owners alone issued their value in several runs."""
-        for key, proof in proofs.items() if self._series is not None else ():
-            if proof.verdict is Verdict.NOT_PROVABLE and self._is_undecided(proof) and key not in self._random:
-                issuers = self._series.issuers(self._graph.by_key[key])
-                if issuers and issuers <= set(proof.claimed):
-                    yield (
-                        key,
-                        replace(proof, verdict=Verdict.PROVED, reason="in several runs", issued=tuple(sorted(issuers))),
-                    )
-
-    def _enclose(self, proofs: Mapping[str, NodeProof]) -> Iterator[tuple[str, NodeProof]]:
-        shown = {key for key, proof in proofs.items() if proof.verdict in (Verdict.PROVED, Verdict.ENCLOSED)}
-        undecided = {
-            key for key, proof in proofs.items() if proof.verdict is Verdict.NOT_PROVABLE and self._is_undecided(proof)
-        }
-        shareable = {key for key in undecided if key not in self._graph.computed or self._evidence[key].idle}
-        owners = {key: frozenset(proof.claimed) for key, proof in proofs.items()}
-        for key, reason in Enclosure(self._graph, owners, shown).extend(undecided, shareable).items():
-            yield key, replace(proofs[key], verdict=Verdict.ENCLOSED, reason=reason, issued=proofs[key].claimed)
-
-    def _is_undecided(self, proof: NodeProof) -> bool:
-        """Whether values leave open whose it is: none of its owners is refuted by them."""
-        return not proof.issued or set(proof.claimed) <= set(proof.issued)
+        return AttributionProof(tuple(map(self._prove_node, self._graph.nodes)))
 
     def _prove_node(self, node: Node) -> NodeProof:
         entry = self._provenance.nodes[node.key]
         verdict, reason, issued = self._judge(node, entry.attribution)
-        outputs = self._samples_of(node.outputs)
+        outputs = self._values.of(node.outputs)
         return NodeProof(
             key=node.key,
             name=node.name,
@@ -243,10 +171,11 @@ class AttributionProver:
             verdict=verdict,
             reason=reason,
             issued=tuple(sorted(issued)),
-            compute=node.key in self._graph.computed and any(made.kind == "float" and made.size for made in outputs),
+            compute=node.key in self._values.computed and any(made.kind == "float" and made.size for made in outputs),
             fault=self._name_fault(frozenset(entry.attribution.owners), issued)
             if verdict is Verdict.CONTRADICTED
             else None,
+            shown_by=_SHOWN_BY.get(verdict),
         )
 
     def _name_fault(self, owners: Frontier, issued: Frontier) -> Fault:
@@ -281,7 +210,7 @@ class AttributionProver:
         """A node whose value is what its owners made, side by side; None for others."""
         if len(owners) < 2 or evidence.silence or evidence.issuers:
             return None
-        for made in self._samples_of(node.outputs):
+        for made in self._values.of(node.outputs):
             parts, is_certain = self._sources.find_parts(made, owners)
             if parts:
                 few = (
@@ -293,8 +222,8 @@ class AttributionProver:
         return None
 
     def _is_inside(self, node: Node, owners: Frontier, issuers: Frontier) -> bool:
-        """Whether a call of a function makes what was issued while its module ran: it does all of the module's work."""
-        if node.function not in self._graph.body_outputs:
+        """Whether a node that runs a body makes what was issued while its module ran: it does all of that work."""
+        if node.function not in self._graph.body_outputs and node.key not in self._graph.subgraphs:
             return False
         return any(not owners.isdisjoint(self._provenance.hierarchy.stack(call)) for call in issuers)
 
@@ -333,24 +262,27 @@ class AttributionProver:
 
     def _is_bounded(self, node: Node, evidence: NodeEvidence) -> bool:
         """Whether all who had a part in a node's value are known, though the value itself does not tell."""
-        if self._trouble or node.key in self._random or node.domain in _OWN_LAYOUTS or evidence.idle:
+        if self._trouble or node.key in self._values.random or node.domain in _OWN_LAYOUTS or evidence.idle:
             return False
         calls = self._contributors[node.key]
         if not evidence.silence:
             return bool(calls)
-        return node.key in self._graph.computed and any(op.call in calls for op in self._operators_like(node))
+        return node.key in self._values.computed and any(op.call in calls for op in self._operators_like(node))
 
     def _operators_like(self, node: Node) -> Iterator[IssuedOp]:
         """Operators of the run that made the same as a node from the same, though it may be zeros from ones."""
-        read = [seen for seen in self._samples_of(node.inputs) if seen.size > 1]
-        for made in self._samples_of(node.outputs):
+        read = [seen for seen in self._values.of(node.inputs) if seen.size > 1]
+        for made in self._values.of(node.outputs):
             for value in self._sources.issued_like(made):
                 if self._sources.shape(value) == made.shape and self._sources.reads_all(value, read):
                     yield value.op
 
     def _strangers(self, node: Node, owners: Frontier) -> Frontier:
         """Those of its owners that had no part in its value; a hook may have done the work of its module."""
-        strangers = owners - self._contributors[node.key]
+        contributors = self._contributors[node.key]
+        # A body runs again and again: not every call of a module inside of it was looked at.
+        paths = set() if node.graph == MAIN else {call.path for call in contributors}
+        strangers = (owner for owner in owners - contributors if owner.path not in paths)
         return frozenset(owner for owner in strangers if owner.path not in self._sources.hooked)
 
     def _credited_above(self, node: Node) -> Frontier:
@@ -367,11 +299,34 @@ class AttributionProver:
 
     def _judge_by_neighbours(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
         """By the nearest proved nodes above and below, where the node's own values do not decide."""
-        if node.graph != MAIN:
-            return Verdict.NOT_PROVABLE, evidence.silence, _NOBODY  # a branch may not even have run
+        around = self._owners_of_body(node)
+        if around and not any(around.intersection(self._provenance.hierarchy.stack(owner)) for owner in owners):
+            return Verdict.CONTRADICTED, "inside a body that another module runs", around
+        if node.key in self._returned or evidence.silence == NOT_RUN:
+            return Verdict.NOT_PROVABLE, evidence.silence or "leads out of its function", _NOBODY
         if self._is_bounded(node, evidence) and (strangers := self._strangers(node, owners)):
             return Verdict.CONTRADICTED, _NO_PART if strangers < owners else _INSIDE, self._contributors[node.key]
         return self._judge_enclosed(node, owners, evidence)
+
+    def _owners_of_body(self, node: Node) -> Frontier:
+        """The modules that run the bodies around a node; nobody in the main graph and in functions."""
+        holder = next(self._graph.enclosing_nodes(node), None)
+        return _NOBODY if holder is None else frozenset(self._owners(holder))
+
+    @cached_property
+    def _returned(self) -> frozenset[str]:
+        """Keys of nodes in functions from which a way leads out over nothing that is proved: calls lie there."""
+        graph = self._graph
+        functions = [
+            graph_id for graph_id in graph.body_outputs if graph_id != MAIN and graph_id not in graph.body_owner
+        ]
+        values = {value for graph_id in functions for value in graph.body_outputs[graph_id]}
+        leading = set()
+        for node in reversed(graph.running_order):
+            below = (near.key for near in graph.successors(node))
+            if not values.isdisjoint(node.outputs) or any(key in leading and key not in self._proved for key in below):
+                leading.add(node.key)
+        return frozenset(leading)
 
     def _judge_enclosed(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
         under, over = self._below[node.key], self._above[node.key]
@@ -414,59 +369,3 @@ class AttributionProver:
         stack = self._provenance.hierarchy.stack
         callers = {caller for call in around for caller in stack(call)}
         return not around or owner in callers or not around.isdisjoint(stack(owner))
-
-    def _examine(self, node: Node) -> NodeEvidence:
-        outputs = self._samples_of(node.outputs)
-        if silence := self._silence(node, outputs):
-            return NodeEvidence(silence=silence)
-        outputs = [sample for sample in outputs if self._is_distinctive(sample)]
-        inputs = self._samples_of(node.inputs)
-        passed_on = [(made, read) for made in outputs for read in inputs if alike(made, read)]
-        same = [(made, self._sources.issued_like(made)) for made in outputs]
-        results = [frozenset(value.op.call for value in values if value.new) for _, values in same]
-        makers = _NOBODY.union(*results)
-        shape = self._sources.shape
-        return NodeEvidence(
-            makers=makers,
-            passers=frozenset(value.op.call for made, values in same for value in values if shape(value) == made.shape),
-            new=not passed_on,
-            idle=any(made.shape == read.shape for made, read in passed_on),
-            issued=tuple(value for _, values in same for value in values if value.new or not makers),
-            results=tuple(filter(None, results)),
-            passed=tuple(value for _, values in same for value in values if not value.new),
-        )
-
-    def _samples_of(self, values: Iterable[str]) -> list[Sample]:
-        return [self._samples[value] for value in values if value in self._samples]
-
-    def _silence(self, node: Node, outputs: Sequence[Sample]) -> str:
-        if node.graph != MAIN:
-            return "inside the body of another node"
-        if node.key in self._random:
-            return "depends on random numbers"
-        if not outputs:
-            return "its value could not be seen"
-        if node.key not in self._graph.computed:
-            return "does not depend on the inputs"
-        return "" if any(map(self._is_distinctive, outputs)) else _why_silent(outputs)
-
-    def _is_distinctive(self, sample: Sample) -> bool:
-        return sample.distinctive and sample.kind in ("float", "int") and not self._sources.is_input(sample)
-
-
-def _with_successors(graph: Graph, keys: Collection[str]) -> frozenset[str]:
-    """The nodes with these keys, and all that depend on them."""
-    dependent = set(keys)
-    for node in graph.nodes:
-        if any(before.key in dependent for before in graph.predecessors(node)):
-            dependent.add(node.key)
-    return frozenset(dependent)
-
-
-def _why_silent(outputs: Sequence[Sample]) -> str:
-    kinds = {made.kind for made in outputs}
-    if kinds <= {"int", "bool"}:
-        return "truth values" if kinds == {"bool"} else "integer arithmetic"
-    if any(made.distinctive for made in outputs):
-        return "hands on an input of the model"
-    return "too few different numbers"

@@ -97,14 +97,28 @@ class Contributors:
 
 
 def _ancestor_masks(graph: Graph) -> Mapping[str, int]:
-    """By node key: a mask of all nodes before it, bits by their positions."""
+    """By node key: a mask of all nodes before it, bits by their positions.
+
+    What is in a body has before it what the node that holds the body reads, and, as it may run again, the whole body.
+    """
     masks: dict[str, int] = {}
-    for node in graph.running_order:
+
+    def mask_of(nodes: Iterable[Node]) -> int:
         mask = 0
-        for before in graph.predecessors(node):
-            mask |= masks.get(before.key, 0) | 1 << before.position
-        for inner in graph.subgraphs.get(node.key, ()):
-            for member in graph.members.get(inner, ()):
-                mask |= masks[member.key]
-        masks[node.key] = mask
+        for node in nodes:
+            mask |= masks.get(node.key, 0) | 1 << node.position
+        return mask
+
+    def visit(graph_id: str, outer: int) -> None:
+        for node in graph.members.get(graph_id, ()):
+            before = mask_of(graph.predecessors(node)) | outer
+            for body in graph.subgraphs.get(node.key, ()):
+                whole = sum(1 << member.position for member in graph.members.get(body, ()))
+                visit(body, before | whole)
+                before |= mask_of(graph.members.get(body, ()))
+            masks[node.key] = before
+
+    for graph_id in graph.body_outputs:
+        if graph_id not in graph.body_owner:
+            visit(graph_id, 0)
     return masks

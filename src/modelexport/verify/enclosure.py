@@ -1,72 +1,165 @@
-"""Enclosure: whose work a node lies in, told by the shown nodes that read it. A fixpoint, against the dataflow.
+"""Completion of a proof: what the values of one run leave undecided, told by further runs, weights and dataflow.
 
-What a module computes for itself alone is its own: sizes, axes, constants and masks, none of which has numbers that
-tell. A node that is shown so shows those before it in turn:
+Values of further runs come first (verify/series.py), then weights: what only one module reads, only that one computes
+with. All the rest is enclosed, if it is: a fixpoint over shown nodes, where each that is shown shows others in turn.
+
+What a module computes for itself alone is its own: sizes, axes, constants and masks, whose numbers do not tell.
 
     x ─► Shape ─► Gather ─► Concat ─► Reshape (proved: attention)      Concat, then Gather, then Shape: attention's
 
 Sizes and constants that several modules need are in the graph once. They were there when the first of their readers
-ran, so they are the work of that one:
+ran, so they are the work of that one, or of the module that called all of them:
 
-    Gather ─┬─► Concat (shown: layer.0)
-            └─► Concat (shown: layer.1)                                Gather: layer.0's
+    Gather ─┬─► Concat (shown: layer.0)                                Gather: layer.0's, or encoder's
+            └─► Concat (shown: layer.1)
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from modelexport.graph.index import Graph, Node
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.results.verification import AttributionProof, NodeProof, ShownBy, Verdict
+from modelexport.verify.attribution import nearest_proved_above, nearest_proved_below
+from modelexport.verify.evidence import NOT_RUN, Frontier, with_successors
+from modelexport.verify.series import RunSeries
 
-_Calls = frozenset[ModuleCall]
+_NOBODY: Frontier = frozenset()
+_Stack = Callable[[ModuleCall], tuple[ModuleCall, ...]]
+_Found = dict[str, ShownBy]
 
-READ_BY_ITS_MODULE = "all that reads it is its module's work"
-READ_FIRST_BY_ITS_MODULE = "its module is the first that reads it"
+
+class ProofCompletion:
+    """A proof by the values of one run, to be completed.
+
+    stack    of a call: itself and those around it, outermost first
+    drawing  keys of nodes that draw random numbers
+    """
+
+    def __init__(self, graph: Graph, stack: _Stack, proof: AttributionProof, drawing: Collection[str] = ()) -> None:
+        self._graph, self._stack, self._proof = graph, stack, proof
+        self._random = with_successors(graph, drawing)
+        self._owners = {node.key: frozenset(node.claimed) for node in proof.nodes}
+        self._undecided = [graph.by_key[node.key] for node in proof.nodes if _is_undecided(node)]
+
+    def complete(self, series: RunSeries) -> AttributionProof:
+        issuers = {node.key: series.issuers(node) for node in self._undecided if node.key not in self._random}
+        found: _Found = dict(self._by_series(issuers))
+        found |= {node.key: ShownBy.WEIGHTS for node in self._undecided if self._is_told_by_weights(node, series)}
+        enclosure = Enclosure(self._graph, self._owners, {*self._proof.shown, *found}, self._stack)
+        unread = {node.key for node in self._undecided if node.key not in self._graph.computed}
+        idle = {node.key for node in self._undecided if series.is_idle(node)}
+        likely = {key for key, calls in issuers.items() if self._owners[key] <= calls}
+        waiting = [node for node in self._undecided if node.key not in found]
+        found |= enclosure.extend(waiting, shareable=unread | idle, likely=likely)
+        return AttributionProof(tuple(self._completed(node, found) for node in self._proof.nodes))
+
+    def wants_more(self, proof: AttributionProof, series: RunSeries) -> bool:
+        """Whether a further run could show nodes that are still open: nothing has been said of them in two runs."""
+        shown = proof.shown
+        nodes = (node for node in self._undecided if node.key not in shown and node.key not in self._random)
+        return any(series.is_short(node) for node in nodes)
+
+    def _by_series(self, issuers: Mapping[str, Frontier]) -> Iterator[tuple[str, ShownBy]]:
+        for key, calls in issuers.items():
+            # An owner that did not issue it would be one too many.
+            if calls and calls == self._owners[key]:
+                yield key, ShownBy.SERIES
+
+    def _is_told_by_weights(self, node: Node, series: RunSeries) -> bool:
+        return bool(self._owners[node.key]) and series.weight_readers(node) == self._owners[node.key]
+
+    def _completed(self, node: NodeProof, found: _Found) -> NodeProof:
+        if node.key not in found:
+            return node
+        shown_by = found[node.key]
+        verdict = Verdict.PROVED if shown_by in (ShownBy.SERIES, ShownBy.WEIGHTS) else Verdict.ENCLOSED
+        return replace(node, verdict=verdict, shown_by=shown_by, issued=tuple(sorted(node.claimed)))
+
+
+def _is_undecided(proof: NodeProof) -> bool:
+    """Whether values leave open whose it is, and refute none of its owners."""
+    if proof.verdict is not Verdict.NOT_PROVABLE or proof.reason == NOT_RUN:
+        return False
+    return not proof.issued or set(proof.claimed) <= set(proof.issued)
 
 
 class Enclosure:
     """The shown nodes of one graph, and those that they enclose.
 
     owners  what each node is credited to, by key
-    shown   keys of the nodes whose owners values have shown
+    shown   keys of the nodes whose owners are shown
     """
 
-    def __init__(self, graph: Graph, owners: Mapping[str, _Calls], shown: Collection[str]) -> None:
-        self._graph, self._owners = graph, owners
-        self._shown = set(shown)
+    def __init__(self, graph: Graph, owners: Mapping[str, Frontier], shown: Iterable[str], stack: _Stack) -> None:
+        self._graph, self._owners, self._stack = graph, owners, stack
+        self._shown = {key: owners[key] for key in shown}
         self._returned = frozenset(value for values in graph.body_outputs.values() for value in values)
 
-    def extend(self, candidates: Collection[str], shareable: Collection[str]) -> dict[str, str]:
-        """The candidates that are enclosed, by key, each with how.
+    def extend(self, nodes: Collection[Node], *, shareable: Collection[str], likely: Collection[str]) -> _Found:
+        """How nodes are enclosed, by key, until nothing more is.
 
         shareable  keys of nodes that make nothing from what the model is fed: sizes, constants, and copies
+        likely     keys of nodes whose value their owners issued, and others, too
         """
-        waiting = [node for node in reversed(self._graph.running_order) if node.key in candidates]
-        enclosed: dict[str, str] = {}
+        waiting = sorted(nodes, key=lambda node: -node.position)
+        enclosed: _Found = {}
         while True:
             before = len(enclosed)
             for node in waiting:
-                reason = "" if node.key in enclosed else self._reason(node, node.key in shareable)
-                if reason:
-                    enclosed[node.key] = reason
-                    self._shown.add(node.key)
+                shown_by = self._by_readers(node, node.key in shareable)
+                if shown_by is None and node.key in likely and self._is_beside(node):
+                    shown_by = ShownBy.BESIDE
+                if shown_by is not None:
+                    enclosed[node.key] = shown_by
+                    self._shown[node.key] = self._owners[node.key]
+            waiting = [node for node in waiting if node.key not in enclosed]
+            if len(enclosed) == before:
+                between = dict.fromkeys(self._find_between(waiting), ShownBy.BETWEEN)
+                enclosed |= between
+                self._shown |= {key: self._owners[key] for key in between}
+                waiting = [node for node in waiting if node.key not in enclosed]
             if len(enclosed) == before:
                 return enclosed
 
-    def _reason(self, node: Node, is_shareable: bool) -> str:
-        """How its readers enclose a node; empty if they do not."""
+    def _by_readers(self, node: Node, is_shareable: bool) -> ShownBy | None:
+        """How its readers enclose a node, if they do."""
         owners = self._owners[node.key]
         readers = sorted(set(self._graph.successors(node)), key=lambda reader: reader.position)
-        shown = [self._owners[reader.key] for reader in readers if reader.key in self._shown]
-        if not owners or not owners <= _union(shown):
-            return ""
+        shown = [self._shown[reader.key] for reader in readers if reader.key in self._shown]
+        if not owners or not shown:
+            return None
         is_private = len(shown) == len(readers) and self._returned.isdisjoint(node.outputs)
-        if is_private and not any(owners.isdisjoint(calls) for calls in shown):
-            return READ_BY_ITS_MODULE
-        is_first = readers[0].key in self._shown and not owners.isdisjoint(self._owners[readers[0].key])
-        return READ_FIRST_BY_ITS_MODULE if is_shareable and is_first else ""
+        if owners <= _NOBODY.union(*shown):
+            if is_private and not any(owners.isdisjoint(calls) for calls in shown):
+                return ShownBy.READERS
+            is_first = not owners.isdisjoint(self._shown.get(readers[0].key, _NOBODY))
+            return ShownBy.FIRST_READER if is_shareable and is_first else None
+        return ShownBy.CALLED if is_shareable and is_private and owners == self._common_caller(shown) else None
 
+    def _common_caller(self, groups: Iterable[Frontier]) -> Frontier:
+        """The innermost call around all of several calls; nobody for a single one."""
+        calls = _NOBODY.union(*groups)
+        levels = zip(*map(self._stack, calls), strict=False)
+        common = [callers[0] for callers in levels if len(set(callers)) == 1]
+        return frozenset(common[-1:]) if len(calls) > 1 else _NOBODY
 
-def _union(sets: Iterable[_Calls]) -> _Calls:
-    return frozenset().union(*sets)
+    def _is_beside(self, node: Node) -> bool:
+        """Whether what a node reads, or what reads it, is shown to be its owners'."""
+        near = (*self._graph.predecessors(node), *self._graph.successors(node))
+        around = _NOBODY.union(*(self._shown.get(other.key, _NOBODY) for other in near))
+        return bool(self._owners[node.key]) and self._owners[node.key] <= around
+
+    def _find_between(self, nodes: Iterable[Node]) -> list[str]:
+        """Keys of nodes between shown nodes of their owners, over nodes that are not shown."""
+        below = nearest_proved_below(self._graph, self._shown)
+        above = nearest_proved_above(self._graph, self._shown)
+        return [node.key for node in nodes if self._is_between(node.key, below[node.key], above[node.key])]
+
+    def _is_between(self, key: str, under: Frontier, over: Frontier) -> bool:
+        owners = self._owners[key]
+        if not owners or not under or not owners <= under | over:
+            return False
+        return under <= owners or bool(owners & under and owners & over)

@@ -14,10 +14,12 @@ A model may leave out work in one of the runs (that of a mask that hides nothing
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 
+from modelexport.graph.algorithms import group_by_key
 from modelexport.graph.index import Node
 from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
@@ -31,11 +33,25 @@ class SeenRun:
 
     samples  of the model's values, by number
     seen     of the file's values, by name
+    rounds   of those inside of bodies, in each round after the first
     """
 
     run: EagerRun
     samples: Sequence[Sample]
     seen: Mapping[str, Sample]
+    rounds: Sequence[Mapping[str, Sample]] = ()
+
+
+class _ParameterReaders:
+    """Who reads a parameter, or what is made of parameters alone, as it is or transposed."""
+
+    def __init__(self, run: SeenRun) -> None:
+        fixed = ((number, op.call) for op in run.run.ops for number in op.reads if number not in run.run.computed)
+        self._readers = group_by_key(fixed)
+        self._index = SampleIndex({number: run.samples[number] for number in self._readers})
+
+    def readers(self, weight: Sample) -> Iterator[ModuleCall]:
+        return (call for number in self._index.alike(weight) for call in self._readers[number])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +96,34 @@ class _LabelledRun:
 
 
 class RunSeries:
-    """Runs of one model and one file; the first is the one that attributions are held against."""
+    """Runs of one model and one file; the first is the one that attributions are held against.
 
-    def __init__(self, runs: Iterable[SeenRun]) -> None:
+    weights  samples of the file's initializers
+    """
+
+    def __init__(self, runs: Sequence[SeenRun], weights: Mapping[str, Sample] = MappingProxyType({})) -> None:
         self._runs = [_LabelledRun.of(run) for run in runs]
+        self._weights = weights
+        self._parameters = _ParameterReaders(runs[0])
+
+    def weight_readers(self, node: Node) -> frozenset[ModuleCall]:
+        """The calls whose operators read the weights that a node reads."""
+        weights = [self._weights[name] for name in node.inputs if name in self._weights]
+        return frozenset(call for weight in weights if weight.distinctive for call in self._parameters.readers(weight))
+
+    def is_idle(self, node: Node) -> bool:
+        """Whether a node passes on something that it reads in the same shape, in every run."""
+        pairs = [(made, read) for made in node.outputs for read in node.inputs if {made, read} <= self._visible]
+        shaped = [pair for pair in pairs if all(_same_shape(run.seen, *pair) for run in self._runs)]
+        return any(self._are_alike(made, read) for made, read in shaped)
+
+    def is_short(self, node: Node) -> bool:
+        """Whether a further run could say more of what a node makes."""
+        if len(self._runs) == 1:
+            return any(name in self._visible for name in node.outputs)
+        made = [name for name in node.outputs if name in self._visible]
+        labels = {label for name in made for run in self._runs for label in run.labels_like(name)}
+        return any(sum(label in run.samples for run in self._runs) == 1 for label in labels)
 
     def issuers(self, node: Node) -> frozenset[ModuleCall]:
         """The calls that issued, in every run, what a node makes; in the same shape, if it only passes that on."""
@@ -91,10 +131,11 @@ class RunSeries:
         read = [name for name in node.inputs if name in self._visible]
         passes_on = any(self._are_alike(name, source) for name in made for source in read)
         issued = [(name, label) for name in made for label in self._labels_like(name)]
-        makers = frozenset(label.call for _, label in issued if self._is_new(label))
-        if makers and not passes_on:
-            return makers
-        return frozenset(label.call for name, label in issued if self._has_shape(label, name))
+        in_shape = [(name, label) for name, label in issued if self._has_shape(label, name)]
+        new = [(name, label) for name, label in issued if self._is_new(label)]
+        # Of several that made the same, those that made it in this shape say more.
+        makers = [pair for pair in new if pair in in_shape] or new
+        return frozenset(label.call for _, label in (makers if makers and not passes_on else in_shape))
 
     @cached_property
     def _visible(self) -> frozenset[str]:
@@ -127,6 +168,10 @@ def _is_telling(samples: Sequence[Sample]) -> bool:
     if not others:
         return first.distinctive
     return not all(alike(first, other) for other in others) or bool((first.values != first.values[:1]).any())
+
+
+def _same_shape(seen: Mapping[str, Sample], made: str, read: str) -> bool:
+    return seen[made].shape == seen[read].shape
 
 
 def _as_numbers(sample: Sample) -> Sample:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import ctypes
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -40,9 +40,10 @@ from modelexport.graph.file.reading import (
     tensor_with_data,
 )
 from modelexport.graph.fingerprint import fingerprint
+from modelexport.graph.index import called_id, function_id
 from modelexport.graph.missing_types import USE_FLOAT32, explain_missing_type
 from modelexport.graph.nchwc import blocked_values, in_usual_order
-from modelexport.graph.protos import NCHWC, in_order, names_read
+from modelexport.graph.protos import NCHWC, in_order, names_read, subgraphs
 from modelexport.graph.types import value_sizes
 from modelexport.record.signals import GraphValues
 
@@ -110,6 +111,10 @@ def _block_size() -> int:
 
 
 ValueVisitor = Callable[[str, np.ndarray], None]
+# By name: what a node can read, as far as numpy has a type for it.
+Scope = Callable[[str], "np.ndarray | None"]
+# Is handed a node that holds bodies or calls a function, once it has been run, with what it could read.
+BodyVisitor = Callable[[onnx.NodeProto, Scope], None]
 
 _FIRST_PIECE, _LONGEST_PIECE = 32, 1024
 # Bytes that a piece may make.
@@ -160,12 +165,13 @@ class PiecewiseRun:
         self._blocked = blocked_values(self._nodes)
         self._last_use = {name: index for index, names in enumerate(self._reads) for name in names}
         self._initializers = {tensor.name: tensor for tensor in file.proto.graph.initializer}
+        self._functions = frozenset(map(function_id, file.proto.functions))
         self._pieces: dict[int, _Piece] = {}  # by the index of their first node
         self._fed: dict[str, np.dtype[Any]] = {}
         self._planner = PiecePlanner([], {}, room=0, first=0, longest=0)
         self.building = 0.0
 
-    def run(self, feed: Mapping[str, np.ndarray], see: ValueVisitor) -> None:
+    def run(self, feed: Mapping[str, np.ndarray], see: ValueVisitor, visit_bodies: BodyVisitor | None = None) -> None:
         """Hand every wanted value to `see`: what is fed first, then in the order in which nodes are listed.
 
         An array may lie in ONNX Runtime's memory, and is valid only until `see` returns. Values that numpy has no type
@@ -185,6 +191,8 @@ class PiecewiseRun:
                 self._planner.failed(end - start)
                 continue
             sizes = [self._show(name, value, see) for name, value in values.items()]
+            if visit_bodies is not None:
+                self._visit_bodies(self._nodes[start:end], {**alive, **values}, visit_bodies)
             self._planner.ran(max(sizes, default=0))
             passed += sum(sizes)
             alive = {name: value for name, value in {**alive, **values}.items() if self._last_use.get(name, -1) >= end}
@@ -193,6 +201,17 @@ class PiecewiseRun:
                 passed = 0
                 _malloc_trim()(0)
             start = end
+
+    def _visit_bodies(self, nodes: Iterable[onnx.NodeProto], values: Mapping[str, Any], visit: BodyVisitor) -> None:
+        def find(name: str) -> np.ndarray | None:
+            if name in values:
+                return _array(values[name])
+            stored = self._initializers.get(name)
+            return None if stored is None else initializer_array(self._file, stored)
+
+        for node in nodes:
+            if any(subgraphs(node)) or called_id(node) in self._functions:
+                visit(node, find)
 
     def _begin(self, feed: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """What is fed, as ONNX Runtime's values. Sessions that were made for other inputs are of no use."""

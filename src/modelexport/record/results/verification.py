@@ -158,6 +158,29 @@ class ParameterCheck:
     unknown: tuple[str, ...] = ()
 
 
+class ShownBy(StrEnum):
+    """What shows that a node is its owners' work: PROVED by the first three, ENCLOSED by the others.
+
+    VALUE         exactly they issued its value
+    SERIES        only they issued its value in several runs, of other inputs and sizes
+    WEIGHTS       only they read the weights that it reads
+    BETWEEN       it lies between shown nodes of theirs
+    READERS       all that reads it is their work
+    FIRST_READER  a size, a constant or a copy that several modules read: they are the first
+    CALLED        a size, a constant or a copy that several modules read, all of which they call
+    BESIDE        they and others issued its value, and it is beside shown nodes of theirs
+    """
+
+    VALUE = "its value"
+    SERIES = "its value in several runs"
+    WEIGHTS = "the weights that it reads"
+    BETWEEN = "between its module's nodes"
+    READERS = "all that reads it"
+    FIRST_READER = "what reads it first"
+    CALLED = "modules that its module calls read it"
+    BESIDE = "its value and what is beside it"
+
+
 class Verdict(StrEnum):
     """What values say about the module that a node is credited to.
 
@@ -198,6 +221,7 @@ class NodeProof:
     issued   the module calls that values point to; empty where they point to none
     compute  it makes float values that depend on the model's inputs
     fault    how its attribution is wrong, if it is contradicted
+    shown_by  what shows that it is its owners' work, if it is proved or enclosed
     """
 
     key: str
@@ -209,6 +233,7 @@ class NodeProof:
     issued: tuple[ModuleCall, ...] = ()
     compute: bool = False
     fault: Fault | None = None
+    shown_by: ShownBy | None = None
 
 
 @dataclass(frozen=True)
@@ -238,6 +263,11 @@ class AttributionProof:
     def contradicted(self) -> tuple[NodeProof, ...]:
         return tuple(node for node in self.nodes if node.verdict is Verdict.CONTRADICTED)
 
+    @cached_property
+    def shown(self) -> frozenset[str]:
+        """Keys of the nodes that are proved or enclosed."""
+        return frozenset(node.key for node in self.nodes if node.shown_by is not None)
+
     @property
     def compute(self) -> int:
         """Nodes that make floats from the model's inputs."""
@@ -246,8 +276,7 @@ class AttributionProof:
     @property
     def compute_shown(self) -> int:
         """Those of them that are proved or enclosed."""
-        shown = (Verdict.PROVED, Verdict.ENCLOSED)
-        return sum(node.compute and node.verdict in shown for node in self.nodes)
+        return sum(node.compute and node.key in self.shown for node in self.nodes)
 
 
 @dataclass(frozen=True)

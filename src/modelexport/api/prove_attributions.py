@@ -1,0 +1,132 @@
+"""Proof of attributions: by the run that was compared, then by further ones as long as these can show more nodes.
+
+    first run     input_ids 2x8     sizes 2, 8, 16, …      and masks of 2x8
+    further run   input_ids 1x5     sizes 1, 5, 10, …      what agrees in both is no chance
+
+A further run costs less than the first: axes are shorter where they can be, and values are sampled, not compared. torch
+traces the model meanwhile: what models leave out in a plain run (a mask that hides nothing) is in the file, as it was
+traced, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from modelexport.api.value_comparison import ValueSampler
+from modelexport.errors import InputError, RuntimeFailed
+from modelexport.graph.file.reading import initializer_arrays
+from modelexport.graph.file.tagged_file import TaggedFile
+from modelexport.graph.operators import random_nodes
+from modelexport.graph.sample import sample
+from modelexport.graph.types import computed_size, input_dims
+from modelexport.record.results.verification import AttributionProof
+from modelexport.verify.attribution import AttributionProver
+from modelexport.verify.enclosure import ProofCompletion
+from modelexport.verify.evidence import SeenValues
+from modelexport.verify.series import RunSeries, SeenRun
+from modelexport.verify.witness import OperatorSources
+
+if TYPE_CHECKING:
+    from modelexport.capture.arguments import CallArguments
+    from modelexport.capture.export import TracedRun
+
+_MOST_FURTHER = 2
+
+
+def prove_attributions(
+    file: TaggedFile, first: SeenRun, run: TracedRun, *, trouble: str, seed: int
+) -> AttributionProof:
+    """The verdict on every node.
+
+    first    the run that was compared
+    trouble  why its numbers cannot be relied on everywhere, if they cannot
+    """
+    graph, provenance = file.graph, file.provenance
+    sources, drawing = OperatorSources(first.run, first.samples), {node.key for node in random_nodes(file.proto)}
+    values = SeenValues(graph, first.seen, first.rounds, drawing)
+    proof = AttributionProver(values, provenance, sources, trouble).prove()
+    completion = ProofCompletion(graph, provenance.hierarchy.stack, proof, drawing)
+    weights = {name: sample(array, is_sound=True) for name, array in initializer_arrays(file)}
+    runs, others = [first], _run_again(file, run, seed)
+    while True:
+        series = RunSeries(runs, weights)
+        proof = completion.complete(series)
+        further = next(others, None) if completion.wants_more(proof, series) else None
+        if further is None:
+            return proof
+        runs.append(further)
+
+
+def _run_again(file: TaggedFile, run: TracedRun, seed: int) -> Iterator[SeenRun]:
+    """Further runs on inputs that both take."""
+    made, is_traced = 0, True
+    for arguments in _other_arguments(file, run, seed):
+        for traced in (True, False) if is_traced else (False,):
+            # A model has every right to refuse sizes, and a file may be right for one size only.
+            with suppress(InputError, RuntimeFailed):
+                further = _run_both(file, run, arguments, seed, traced=traced)
+                is_traced, made = traced, made + 1
+                yield further
+                break
+        if made == _MOST_FURTHER:
+            return
+
+
+def _other_arguments(file: TaggedFile, run: TracedRun, seed: int) -> Iterator[CallArguments]:
+    from modelexport.capture.arguments import resample_inputs
+    from modelexport.capture.onnxruntime.session import assign_inputs
+
+    assigned = assign_inputs(file.proto, run.arguments.arrays)
+    for number in range(1, _MOST_FURTHER + 1):
+        resized = run.arguments.with_sizes(_other_sizes(file, assigned, run.arguments, number))
+        if resized is not None:
+            other = resample_inputs(resized, seed + number)
+            yield other.with_mask(set(assigned.values())) or other
+    for number in range(1, _MOST_FURTHER + 1):
+        other = resample_inputs(run.arguments, seed + number)
+        yield other.with_mask(set(assigned.values())) or other
+
+
+def _other_sizes(
+    file: TaggedFile, assigned: Mapping[str, str], arguments: CallArguments, number: int
+) -> Mapping[str, Mapping[int, int]]:
+    """By argument and axis: another size for each axis that the file leaves open. Axes of one size get one size.
+
+    An axis may be named by what it is computed from: `past + sequence`.
+    """
+    shapes = {name: tuple(arguments.tensors[source].shape) for name, source in assigned.items()}
+    dims = {value.name: input_dims(value) or () for value in file.proto.graph.input if value.name in assigned}
+    axes = [(name, axis, dim) for name in shapes for axis, dim in enumerate(dims[name]) if isinstance(dim, str)]
+    known = {dim: _other_size(shapes[name][axis], number) for name, axis, dim in axes}
+    sizes: dict[str, dict[int, int]] = {}
+    for name, axis, dim in axes:
+        others = {other: size for other, size in known.items() if other != dim}
+        sizes.setdefault(assigned[name], {})[axis] = computed_size(dim, others) or known[dim]
+    return sizes
+
+
+def _other_size(size: int, number: int) -> int:
+    """Shorter, so that it costs less, and another one in each run.
+
+    8 ─► 5, 6      2 ─► 1, 2      1 ─► 2, 3
+    """
+    if size == 1:
+        return size + number
+    return min(size // 2 + number, size - 1) if size > 3 else max(size - 2 + number, 1)
+
+
+def _run_both(file: TaggedFile, run: TracedRun, arguments: CallArguments, seed: int, *, traced: bool) -> SeenRun:
+    from modelexport.capture.eager import TensorSpill, watch_run
+    from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, quiet
+    from modelexport.capture.onnxruntime.bodies import BodyRuns
+    from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
+    from modelexport.capture.onnxruntime.session import bind_inputs
+
+    with TensorSpill() as spill, EXPORT_LOCK, quiet(), exportable_moe(run.model), run.entered():
+        watched = watch_run(run.model, arguments, spill, seed + 1, traced=traced)
+    sampler = ValueSampler(file)
+    bodies = BodyRuns(file, lambda name, number, array: sampler.take(name, array, number))
+    PiecewiseRun(file, often=False).run(bind_inputs(file.proto, arguments.arrays), sampler.take, bodies.visit)
+    return SeenRun(watched.run, watched.samples, sampler.seen, sampler.rounds)
