@@ -113,9 +113,8 @@ def _number_calls(nodes: list[Node], calls: _Calls, strategy: str) -> Mapping[st
         how = "calls told apart by order"
         claims = [_claim_dynamo((call,), Confidence.STRONG, how, strategy) for call in calls]
         return {node.key: claim for run, claim in zip(runs, claims, strict=True) for node in run}
-    return dict.fromkeys(
-        (node.key for node in nodes), _claim_dynamo(calls, Confidence.STRONG, "calls not told apart", strategy)
-    )
+    undecided = _claim_dynamo(calls, Confidence.INFERRED, "calls not told apart", strategy)
+    return dict.fromkeys((node.key for node in nodes), undecided)
 
 
 def claim_torchscript_scopes(
