@@ -86,11 +86,7 @@ class EqualBiases(Network):
 
 @torch.jit.script
 def shorten(x: Tensor, length: int) -> Tensor:
-    if x.size(1) > length:
-        y = x[:, :length] * 2.0 + 1.0
-    else:
-        y = x * 3.0 - 1.0
-    return y
+    return x[:, :length] * 2.0 + 1.0 if x.size(1) > length else x * 3.0 - 1.0
 
 
 class Shortening(nn.Module):
