@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
@@ -84,9 +86,14 @@ class EqualBiases(Network):
         return (floats(2, 3, 768),)
 
 
-@torch.jit.script
-def shorten(x: Tensor, length: int) -> Tensor:
+def _shorten(x: Tensor, length: int) -> Tensor:
     return x[:, :length] * 2.0 + 1.0 if x.size(1) > length else x * 3.0 - 1.0
+
+
+with warnings.catch_warnings():
+    # torch is about to drop scripts; models that have some are exported all the same.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    shorten = torch.jit.script(_shorten)
 
 
 class Shortening(nn.Module):

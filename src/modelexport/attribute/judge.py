@@ -267,8 +267,8 @@ def _remarks(provenance: Provenance, signals: Signals, strategies: tuple[Strateg
 def find_guesses(graph: Graph, claims: Mapping[str, Claim]) -> frozenset[str]:
     """Keys of nodes that work on data, and of which only their neighbours tell whose they are.
 
-    Constants and arithmetic on shapes belong to those that read them, and need no other witness. Bodies go with the node
-    that runs them.
+    Constants and arithmetic on shapes belong to those that read them, and need no other witness. Bodies go with the
+    node that runs them.
     """
     working = (node.key for node in graph.members.get(MAIN, ()) if node.key in graph.computed)
     return frozenset(key for key in working if key in claims and _is_guess(claims[key]))
