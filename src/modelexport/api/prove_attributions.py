@@ -51,6 +51,7 @@ class AttributionWitness:
         sources = OperatorSources(first.run, first.samples)
         self._prover = AttributionProver(self._values, file.provenance, sources, trouble)
         self._weights = {name: sample(array, is_sound=True) for name, array in initializer_arrays(file)}
+        self._exact = not trouble
         self._runs: list[SeenRun] = [first]
         self._others: Iterator[SeenRun] | None = None
         self._run_again = partial(_run_again, file, run, seed)
@@ -63,7 +64,8 @@ class AttributionWitness:
     def prove(self, provenance: Provenance) -> AttributionProof:
         """The verdict on every node; further runs are made if they are needed, and kept."""
         proof = self._prover.judging(provenance).prove()
-        completion = ProofCompletion(self._values.graph, provenance.hierarchy.stack, proof, self._values.drawing)
+        graph, stack = self._values.graph, provenance.hierarchy.stack
+        completion = ProofCompletion(graph, stack, proof, self._values.drawing, exact=self._exact)
         # What is undecided in the first record that is judged is seen in further runs.
         self._others = self._others or self._run_again(completion.wanted)
         while True:

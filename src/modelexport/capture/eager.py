@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -153,7 +154,8 @@ def _call_traced(model: nn.Module, arguments: CallArguments) -> object:
         return tuple(output_tensors(returned[0]).values())
 
     try:
-        with _without_gradients(model):
+        with _without_gradients(model), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is deprecated, and every size that is compared is worth a warning
             torch.jit.trace(call, tuple(arguments.tensors.values()), check_trace=False, strict=False)
     except InputError:
         raise

@@ -37,10 +37,19 @@ class ProofCompletion:
 
     stack    of a call: itself and those around it, outermost first
     drawing  keys of nodes that draw random numbers
+    exact    the numbers of the file are those of the model: else nothing is contradicted by them
     """
 
-    def __init__(self, graph: Graph, stack: _Stack, proof: AttributionProof, drawing: Collection[str] = ()) -> None:
-        self._graph, self._stack, self._proof = graph, stack, proof
+    def __init__(
+        self,
+        graph: Graph,
+        stack: _Stack,
+        proof: AttributionProof,
+        drawing: Collection[str] = (),
+        *,
+        exact: bool = True,
+    ) -> None:
+        self._graph, self._stack, self._proof, self._exact = graph, stack, proof, exact
         self._random = with_successors(graph, drawing)
         self._owners = {node.key: frozenset(node.claimed) for node in proof.nodes}
         self._undecided = [graph.by_key[node.key] for node in proof.nodes if _is_undecided(node)]
@@ -63,7 +72,8 @@ class ProofCompletion:
         likely = {key for key, evidence in said.items() if self._owners[key] <= evidence.issuers}
         idle = {node.key for node in self._silent if series.is_idle(node)}
         # What is passed on as it is was issued by its maker, and need not be by whoever passes it on.
-        refuted = {key: evidence for key, evidence in said.items() if evidence.is_strong and key not in likely | idle}
+        spared = {*likely, *idle, *found}
+        refuted = {key: evidence for key, evidence in said.items() if evidence.is_strong and key not in spared}
         others = {key for key, calls in readers.items() if calls and not self._owners[key] <= calls}
         waiting = [node for node in self._undecided if node.key not in {*found, *refuted, *others}]
         shareable = idle | {node.key for node in waiting if node.key not in self._graph.computed}
@@ -78,7 +88,7 @@ class ProofCompletion:
         Only a value that is worked out from what the model is fed is a reason to say so: a range or a table may come
         up inside of an operator that the exporter broke down, and be the same as that of another module.
         """
-        is_sure = evidence.is_new and node.key in self._graph.computed
+        is_sure = self._exact and evidence.is_new and node.key in self._graph.computed
         return replace(
             node,
             verdict=Verdict.CONTRADICTED if is_sure else Verdict.NOT_PROVABLE,
