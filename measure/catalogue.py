@@ -115,12 +115,21 @@ MEASURES = (
     ),
     Measure(
         "corpus",
-        "every model of the corpus, exported by both exporters and verified",
+        "every model of the corpus, exported by all exporters that apply to it and verified",
         "rows of measure/corpus/models.toml",
         "docs/measured/corpus.md, measure/corpus/results.json",
         "the same, others as they were",
         "measure.corpus.corpus_run:run_measure",
         frozenset({"exporter", "family", "jobs", "limit", "resume", "page_only"}),
+    ),
+    Measure(
+        "planted",
+        "wrong attributions, planted in files of the corpus, and whether verify finds them",
+        "rows of measure/corpus/models.toml",
+        "docs/measured/planted-faults.md",
+        "nothing; prints",
+        "measure.planted.planted_run:run_measure",
+        frozenset({"exporter", "jobs", "limit", "resume"}),
     ),
     Measure(
         "lineage",

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 EXPORTERS = ("dynamo", "torchscript")
+# Applies to architectures of its library alone, and to those of them that it can export.
+TRANSFORMERS = "transformers"
 MANIFEST = Path(__file__).with_name("models.toml")
 HAND_MADE = "hand-made"
 FAMILIES = (
@@ -65,23 +67,27 @@ class Expected:
     """What a row says of one exporter: the outcome, and the stable beginning of its reason where it is not `ok`.
 
     because  why that is so, for readers
+    outcome  None: nothing is said of it but that it is no defect
     """
 
-    outcome: Outcome
+    outcome: Outcome | None
     reason: str = ""
     because: str = ""
 
 
 # Outcomes that are defects of this project are mended, never expected.
 _EXPECTABLE = {item.value: item for item in (Outcome.DIVERGES, Outcome.UNRUNNABLE, Outcome.RANDOM, Outcome.REFUSED)}
-_KEYS = {"name", "family", "class", "config_class", "config", "inputs", *EXPORTERS}
+_DEFECTIVE = (Outcome.DEFECT, Outcome.CRASHED, Outcome.TIMED_OUT)
+_KEYS = {"name", "family", "class", "config_class", "config", "inputs", *EXPORTERS, TRANSFORMERS}
 
 
 @dataclass(frozen=True)
 class Proof:
     """How many nodes each verdict was given to. `compute` are those that make floats from the model's inputs.
 
-    open  why compute nodes are neither proved nor enclosed, and how many of them
+    open       why compute nodes are neither proved nor enclosed, and how many of them
+    open_rest  the same of all other nodes
+    shown_by   what proves or encloses nodes, and how many of them
     """
 
     nodes: int = 0
@@ -93,6 +99,12 @@ class Proof:
     compute: int = 0
     compute_shown: int = 0
     open: Mapping[str, int] = field(default_factory=dict)
+    open_rest: Mapping[str, int] = field(default_factory=dict)
+    shown_by: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> int:
+        return self.proved + self.enclosed
 
 
 @dataclass(frozen=True)
@@ -122,6 +134,8 @@ class Result:
 
 def describe_change(expected: Expected, result: Result) -> str:
     """How a result differs from what its row says; empty where it does not."""
+    if expected.outcome is None:
+        return f"a defect: {_describe(result.outcome, result.reason)}" if result.outcome in _DEFECTIVE else ""
     if result.outcome is not expected.outcome:
         return (
             f"expected {_describe(expected.outcome, expected.reason)}, found {_describe(result.outcome, result.reason)}"
@@ -135,7 +149,8 @@ def describe_change(expected: Expected, result: Result) -> str:
 
 def cut_reason(expected: Expected, result: Result) -> Result:
     """The result with its reason cut to what the row calls stable: the rest of a message may change with every run."""
-    return result if describe_change(expected, result) else replace(result, reason=expected.reason)
+    is_open = expected.outcome is None or describe_change(expected, result)
+    return result if is_open else replace(result, reason=expected.reason)
 
 
 def _describe(outcome: Outcome, reason: str) -> str:
@@ -168,6 +183,11 @@ class Row:
     def hand_made(self) -> bool:
         return self.family == HAND_MADE
 
+    @property
+    def exporters(self) -> tuple[str, ...]:
+        """Those that the row is exported by."""
+        return tuple(self.expected)
+
 
 def read_rows(path: Path = MANIFEST) -> tuple[Row, ...]:
     """All rows, in the order of the file."""
@@ -199,11 +219,19 @@ def _parse_row(item: Mapping[str, Any], sizes: Mapping[str, Settings]) -> Row:
         name=item["name"],
         family=item["family"],
         model_class=item["class"],
-        expected={exporter: _read_expected(item[exporter]) for exporter in EXPORTERS},
+        expected=_read_all_expected(item),
         config_class=item.get("config_class", ""),
         config=complete_settings(item.get("config", {}), sizes),
         inputs=tuple(item.get("inputs", ())),
     )
+
+
+def _read_all_expected(item: Mapping[str, Any]) -> dict[str, Expected]:
+    expected = {exporter: _read_expected(item[exporter]) for exporter in EXPORTERS}
+    if item["family"] == HAND_MADE:
+        return expected
+    stated = item.get(TRANSFORMERS)
+    return {**expected, TRANSFORMERS: Expected(None) if stated is None else _read_expected(stated)}
 
 
 def _read_expected(stated: str | Mapping[str, str]) -> Expected:

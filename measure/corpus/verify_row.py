@@ -79,8 +79,7 @@ _DEFECTS = (Verdict.CONTRADICTED, Verdict.UNATTRIBUTED)
 
 
 def count_verdicts(proof: AttributionProof) -> Proof:
-    shown = (Verdict.PROVED, Verdict.ENCLOSED)
-    unshown = Counter(node.reason for node in proof.nodes if node.compute and node.verdict not in shown)
+    unshown = Counter((node.compute, node.reason) for node in proof.nodes if not node.is_shown)
     counts = proof.counts
     return Proof(
         nodes=len(proof.nodes),
@@ -91,7 +90,9 @@ def count_verdicts(proof: AttributionProof) -> Proof:
         unattributed=counts[Verdict.UNATTRIBUTED],
         compute=proof.compute,
         compute_shown=proof.compute_shown,
-        open=dict(sorted(unshown.items())),
+        open={reason: count for (compute, reason), count in sorted(unshown.items()) if compute},
+        open_rest={reason: count for (compute, reason), count in sorted(unshown.items()) if not compute},
+        shown_by={str(shown_by): count for shown_by, count in proof.shown_by.items()},
     )
 
 

@@ -15,6 +15,7 @@ from torch import nn
 
 import modelexport as mx
 from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RecordMissing, RuntimeFailed, UserError
+from modelexport.record.results.verification import ShownBy, Verdict
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -85,6 +86,45 @@ def test_a_good_file(file: Path) -> None:
     assert found.proof.compute == found.proof.compute_shown == 3
     assert [str(row.call) for row in found.calls] == ["first.0", "first.1", "first", "drop", "last", ""]
     assert {row.status.value for row in found.calls} == {"ok"}
+
+
+class Masking(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x > 0
+
+
+class Masked(nn.Module):
+    """Truth values, sizes and constants between modules: one run does not tell whose they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask, self.first, self.last = Masking(), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        chosen = torch.where(self.mask(x), self.first(x), 2.0)
+        positions = torch.arange(length, device=x.device).reshape(1, length, 1)
+        return self.last(chosen.reshape(batch * length, width)).reshape(batch, length, width) * positions
+
+
+def masked() -> Masked:
+    torch.manual_seed(0)
+    return Masked().eval()
+
+
+@pytest.fixture(scope="module", params=["dynamo", "torchscript"])
+def masked_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("masked") / "masked.onnx"
+    mx.export(masked(), path, inputs={"x": torch.randn(2, 5, 4)}, exporter=request.param, no_check=True)
+    return path
+
+
+def test_truth_values_sizes_and_constants_are_shown(masked_file: Path) -> None:
+    found = mx.verify(masked_file, masked(), inputs={"x": torch.randn(2, 5, 4)})
+    assert found.proof is not None
+    assert not [node for node in found.proof.nodes if not node.is_shown]
+    greater = next(node for node in found.proof.nodes if node.op_type == "Greater")
+    assert (greater.verdict, greater.shown_by) == (Verdict.PROVED, ShownBy.SERIES)
 
 
 def test_a_wrong_weight_is_said_first_and_its_module_named(file: Path, tmp_path: Path) -> None:

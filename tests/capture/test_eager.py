@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from modelexport.capture.arguments import CallArguments
+from modelexport.capture.eager import watch_run
 from modelexport.errors import InputError
 from modelexport.graph.sample import alike
 
@@ -344,3 +346,54 @@ def test_models_watched_in_several_threads() -> None:
     assert len(found) == 4
     assert all(one == found[0] for one in found.values())
     assert len(found[0]) == 8
+
+
+class Masked(nn.Module):
+    """Leaves out its mask if that hides nothing, as long as nobody traces it; computes with a size."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        if torch.jit.is_tracing() or not bool(mask.all()):
+            x = x.masked_fill(mask == 0, -1.0)
+        return x.reshape(x.shape[0] * x.shape[1])
+
+
+def test_a_traced_run_leaves_out_no_work_and_shows_arithmetic_with_sizes() -> None:
+    arguments = CallArguments({"x": torch.rand(2, 3), "mask": torch.ones(2, 3, dtype=torch.long)})
+    plain, traced = (watch_run(Masked(), arguments, None, traced=traced) for traced in (False, True))
+    masking, sizing = "aten.masked_fill.Scalar", "aten.mul.Tensor"
+    assert {masking, sizing}.isdisjoint(op.name for op in plain.run.ops)
+    assert {masking, sizing} <= {op.name for op in traced.run.ops}
+    outputs = [watched.samples[watched.run.outputs["output"]] for watched in (plain, traced)]
+    assert alike(*outputs)
+
+
+def test_a_trace_leaves_parameters_as_they_were() -> None:
+    net = nn.Linear(3, 3)
+    net.bias.requires_grad_(False)
+    watch_run(net, CallArguments({"input": torch.rand(2, 3)}), None, traced=True)
+    assert [parameter.requires_grad for parameter in net.parameters()] == [True, False]
+
+
+def test_a_model_that_refuses_its_inputs_is_told_of_in_a_trace_too() -> None:
+    with pytest.raises(InputError, match="does not run on these inputs"):
+        watch_run(nn.Linear(3, 3), CallArguments({"input": torch.rand(2, 4)}), None, traced=True)
+
+
+# higher-order operators
+
+
+class Chosen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.yes = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen: Tensor = torch.cond(x.sum() > -1e9, lambda x: torch.relu(self.yes(x)), lambda x: x.neg(), (x,))
+        return chosen
+
+
+def test_operators_inside_of_a_branch_are_issued_by_the_module_that_is_open() -> None:
+    ops = {op.name: op for op in watched(Chosen()).run.ops}
+    assert str(ops["aten.linear.default"].call) == "yes"
+    assert ops["aten.relu.default"].call == ops["cond"].call
+    assert set(ops["aten.relu.default"].makes) <= set(ops["cond"].reads)

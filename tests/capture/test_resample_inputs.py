@@ -97,3 +97,15 @@ def test_a_mask_of_infinities_keeps_them() -> None:
     assert found[:50].mean().item() == pytest.approx(3, abs=0.6)
     nothing = torch.full((3,), -torch.inf)
     assert torch.equal(again(nothing), nothing)
+
+
+@pytest.mark.parametrize(("size", "kept"), [(2, [6, 7]), (4, [7, 5, 6, 7]), (3, None)])
+def test_an_axis_of_another_size_keeps_what_is_last(size: int, kept: list[int] | None) -> None:
+    found = CallArguments({"ids": torch.tensor([[5, 6, 7]]), "x": torch.ones(1)}).with_sizes({"ids": {1: size}})
+    assert (None if found is None else found.tensors["ids"].tolist()) == (None if kept is None else [kept])
+
+
+def test_several_axes_and_no_others_get_another_size() -> None:
+    found = CallArguments({"x": torch.ones(4, 6), "y": torch.ones(4)}).with_sizes({"x": {0: 2, 1: 3}})
+    assert found is not None
+    assert [tuple(tensor.shape) for tensor in found.tensors.values()] == [(2, 3), (4,)]

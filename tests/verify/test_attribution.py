@@ -520,13 +520,13 @@ TAGS = {"z": "a", "z|then_branch|s": "a.fc", "z|then_branch|t": "a", "z|else_bra
 
 
 def test_a_node_in_the_branch_that_was_taken_is_proved_by_its_value() -> None:
-    found = judged(CHOSEN, TAGS, CHOICE, z=G, **TAKEN)
+    found = judged(CHOSEN, TAGS, CHOICE, "", (), z=G, **TAKEN)
     assert verdicts(found) == {**dict.fromkeys(TAGS, PROVED), "z|else_branch|u": NOT_PROVABLE}
     assert answer(found["z|else_branch|u"]).reason == "did not run"
 
 
 def test_a_node_in_a_body_that_is_credited_elsewhere_is_contradicted() -> None:
-    found = judged(CHOSEN, {**TAGS, "z|then_branch|s": "b", "z|then_branch|t": "a.fc"}, CHOICE, z=G, **TAKEN)
+    found = judged(CHOSEN, {**TAGS, "z|then_branch|s": "b", "z|then_branch|t": "a.fc"}, CHOICE, "", (), z=G, **TAKEN)
     assert answer(found["z|then_branch|s"]) == (CONTRADICTED, "another module issued its value", "a.fc")
     assert answer(found["z|then_branch|t"]) == (CONTRADICTED, "another module issued its value", "a")
 
@@ -534,10 +534,10 @@ def test_a_node_in_a_body_that_is_credited_elsewhere_is_contradicted() -> None:
 @pytest.mark.parametrize(("owner", "fault"), [("b", Fault.ANOTHER_MODULE), (".", Fault.TOO_SHALLOW)])
 def test_what_is_in_a_body_belongs_to_the_module_that_runs_it_or_to_one_inside(owner: str, fault: Fault) -> None:
     """Also in a branch that did not run."""
-    found = judged(CHOSEN, {**TAGS, "z|else_branch|u": owner}, CHOICE, z=G, **TAKEN)["z|else_branch|u"]
+    found = judged(CHOSEN, {**TAGS, "z|else_branch|u": owner}, CHOICE, "", (), z=G, **TAKEN)["z|else_branch|u"]
     assert answer(found) == (CONTRADICTED, "inside a body that another module runs", "a")
     assert found.fault is fault
-    inner = judged(CHOSEN, {**TAGS, "z|else_branch|u": "a.fc"}, CHOICE, z=G, **TAKEN)["z|else_branch|u"]
+    inner = judged(CHOSEN, {**TAGS, "z|else_branch|u": "a.fc"}, CHOICE, "", (), z=G, **TAKEN)["z|else_branch|u"]
     assert inner.verdict is NOT_PROVABLE
 
 

@@ -10,8 +10,9 @@ traced, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from modelexport.api.value_comparison import ValueSampler
@@ -21,7 +22,8 @@ from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.operators import random_nodes
 from modelexport.graph.sample import sample
 from modelexport.graph.types import computed_size, input_dims
-from modelexport.record.results.verification import AttributionProof
+from modelexport.record.provenance import Provenance
+from modelexport.record.results.verification import AttributionProof, NodeProof
 from modelexport.verify.attribution import AttributionProver
 from modelexport.verify.enclosure import ProofCompletion
 from modelexport.verify.evidence import SeenValues
@@ -35,38 +37,54 @@ if TYPE_CHECKING:
 _MOST_FURTHER = 2
 
 
-def prove_attributions(
-    file: TaggedFile, first: SeenRun, run: TracedRun, *, trouble: str, seed: int
-) -> AttributionProof:
-    """The verdict on every node.
+class AttributionWitness:
+    """A file and its model, run on the same inputs, to hold attributions against.
 
     first    the run that was compared
-    trouble  why its numbers cannot be relied on everywhere, if they cannot
+    run      the model, and what it was given
+    trouble  why numbers of the first run cannot be relied on everywhere, if they cannot
     """
-    graph, provenance = file.graph, file.provenance
-    sources, drawing = OperatorSources(first.run, first.samples), {node.key for node in random_nodes(file.proto)}
-    values = SeenValues(graph, first.seen, first.rounds, drawing)
-    proof = AttributionProver(values, provenance, sources, trouble).prove()
-    completion = ProofCompletion(graph, provenance.hierarchy.stack, proof, drawing)
-    weights = {name: sample(array, is_sound=True) for name, array in initializer_arrays(file)}
-    runs, others = [first], _run_again(file, run, seed)
-    while True:
-        series = RunSeries(runs, weights)
-        proof = completion.complete(series)
-        further = next(others, None) if completion.wants_more(proof, series) else None
-        if further is None:
-            return proof
-        runs.append(further)
+
+    def __init__(self, file: TaggedFile, first: SeenRun, run: TracedRun, *, trouble: str, seed: int) -> None:
+        drawing = {node.key for node in random_nodes(file.proto)}
+        self._values = SeenValues(file.graph, first.seen, first.rounds, drawing)
+        sources = OperatorSources(first.run, first.samples)
+        self._prover = AttributionProver(self._values, file.provenance, sources, trouble)
+        self._weights = {name: sample(array, is_sound=True) for name, array in initializer_arrays(file)}
+        self._exact = not trouble
+        self._runs: list[SeenRun] = [first]
+        self._others: Iterator[SeenRun] | None = None
+        self._run_again = partial(_run_again, file, run, seed)
+
+    def judge_nodes(self, provenance: Provenance, keys: Iterable[str]) -> list[NodeProof]:
+        """The verdict of the first run alone on some nodes: what it contradicts, further ones do not change."""
+        prover = self._prover.judging(provenance)
+        return [prover.prove_node(self._values.graph.by_key[key]) for key in keys]
+
+    def prove(self, provenance: Provenance) -> AttributionProof:
+        """The verdict on every node; further runs are made if they are needed, and kept."""
+        proof = self._prover.judging(provenance).prove()
+        graph, stack = self._values.graph, provenance.hierarchy.stack
+        completion = ProofCompletion(graph, stack, proof, self._values.drawing, exact=self._exact)
+        # What is undecided in the first record that is judged is seen in further runs.
+        self._others = self._others or self._run_again(completion.wanted)
+        while True:
+            series = RunSeries(self._runs, self._weights)
+            proof = completion.complete(series)
+            further = next(self._others, None) if completion.wants_more(proof, series) else None
+            if further is None:
+                return proof
+            self._runs.append(further)
 
 
-def _run_again(file: TaggedFile, run: TracedRun, seed: int) -> Iterator[SeenRun]:
-    """Further runs on inputs that both take."""
+def _run_again(file: TaggedFile, run: TracedRun, seed: int, wanted: Collection[str]) -> Iterator[SeenRun]:
+    """Further runs on inputs that both take. wanted: names of the file's values to be seen."""
     made, is_traced = 0, True
     for arguments in _other_arguments(file, run, seed):
         for traced in (True, False) if is_traced else (False,):
             # A model has every right to refuse sizes, and a file may be right for one size only.
             with suppress(InputError, RuntimeFailed):
-                further = _run_both(file, run, arguments, seed, traced=traced)
+                further = _run_both(file, run, arguments, wanted, seed=seed, traced=traced)
                 is_traced, made = traced, made + 1
                 yield further
                 break
@@ -117,16 +135,19 @@ def _other_size(size: int, number: int) -> int:
     return min(size // 2 + number, size - 1) if size > 3 else max(size - 2 + number, 1)
 
 
-def _run_both(file: TaggedFile, run: TracedRun, arguments: CallArguments, seed: int, *, traced: bool) -> SeenRun:
-    from modelexport.capture.eager import TensorSpill, watch_run
+def _run_both(
+    file: TaggedFile, run: TracedRun, arguments: CallArguments, wanted: Collection[str], *, seed: int, traced: bool
+) -> SeenRun:
+    from modelexport.capture.eager import watch_run
     from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, quiet
     from modelexport.capture.onnxruntime.bodies import BodyRuns
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
     from modelexport.capture.onnxruntime.session import bind_inputs
 
-    with TensorSpill() as spill, EXPORT_LOCK, quiet(), exportable_moe(run.model), run.entered():
-        watched = watch_run(run.model, arguments, spill, seed + 1, traced=traced)
+    with EXPORT_LOCK, quiet(), exportable_moe(run.model), run.entered():
+        watched = watch_run(run.model, arguments, None, seed + 1, traced=traced)
     sampler = ValueSampler(file)
     bodies = BodyRuns(file, lambda name, number, array: sampler.take(name, array, number))
-    PiecewiseRun(file, often=False).run(bind_inputs(file.proto, arguments.arrays), sampler.take, bodies.visit)
+    pieces = PiecewiseRun(file, wanted, often=False)
+    pieces.run(bind_inputs(file.proto, arguments.arrays), sampler.take, bodies.visit)
     return SeenRun(watched.run, watched.samples, sampler.seen, sampler.rounds)

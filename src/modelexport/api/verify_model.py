@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from modelexport.api.environment import Clock, need_torch
 from modelexport.api.options import VerifyOptions
 from modelexport.api.prepare_file import fit_dtype, prepare_for_file
-from modelexport.api.prove_attributions import prove_attributions
+from modelexport.api.prove_attributions import AttributionWitness
 from modelexport.api.value_comparison import RunComparison, SampleComparison, compare_stored_outputs, optimize_for_run
 from modelexport.errors import InputError, ModelMismatch, ModelUnrepeatable, RuntimeFailed, some_of
 from modelexport.graph.difference import measure
@@ -75,7 +75,7 @@ def verify_against_model(
                 with clock.step("model"):
                     watched = watch_run(run, spool, options.source.seed)
                 with clock.step("file"):
-                    finding = _compare_run(judged, pieces, run.arguments, watched, spool, options.tolerance)
+                    finding = compare_run(judged, pieces, run.arguments, watched, spool, options.tolerance)
             # One run proves as much as many: a value either is the one that the module made, or it is not.
             if options.proof and proof is None:
                 with clock.step("proof"):
@@ -83,7 +83,8 @@ def verify_against_model(
                     # Values that differ prove nothing, for or against: such nodes are left undecided.
                     exact = finding.divergence is None and _is_exact(finding, options.tolerance)
                     trouble = "" if exact else _TROUBLE
-                    proof = prove_attributions(judged, seen, run, trouble=trouble, seed=options.source.seed)
+                    witness = AttributionWitness(judged, seen, run, trouble=trouble, seed=options.source.seed)
+                    proof = witness.prove(judged.provenance)
             findings.append(replace(finding, seen={}))  # that was for the proof, and there may be many inputs
     verification = summarize_samples(file, runs.prepared.source, findings, options, clock)
     return replace(verification, parameters=parameters, proof=proof, notes=(*runs.notes, *verification.notes))
@@ -257,7 +258,7 @@ def _repeats(run: TracedRun, watched: WatchedRun, spool: TensorSpill) -> bool:
     return all(a.shape == b.shape and measure(a, b, Tolerance()).agrees for a, b in pairs)
 
 
-def _compare_run(
+def compare_run(
     opened: TaggedFile,
     pieces: PiecewiseRun,
     arguments: CallArguments,

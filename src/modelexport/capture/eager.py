@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -112,9 +113,9 @@ class WatchedRun:
 
 
 def watch_run(
-    model: nn.Module, arguments: CallArguments, spill: TensorSpill, seed: int = 0, *, traced: bool = False
+    model: nn.Module, arguments: CallArguments, spill: TensorSpill | None, seed: int = 0, *, traced: bool = False
 ) -> WatchedRun:
-    """Run a model once; what crosses a module call goes into the spill.
+    """Run a model once; what crosses a module call goes into the spill, if there is one.
 
     seed    of torch's random numbers
     traced  while torch traces it: models leave out no work then, and sizes are tensors, computed by operators
@@ -153,7 +154,8 @@ def _call_traced(model: nn.Module, arguments: CallArguments) -> object:
         return tuple(output_tensors(returned[0]).values())
 
     try:
-        with _without_gradients(model):
+        with _without_gradients(model), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is deprecated, and every size that is compared is worth a warning
             torch.jit.trace(call, tuple(arguments.tensors.values()), check_trace=False, strict=False)
     except InputError:
         raise
@@ -201,7 +203,7 @@ class _ValueNumbers:
         v = x[0]; x.zero_(); v + 1        the value that `+` reads was made by zero_, not by the slice
     """
 
-    def __init__(self, spill: TensorSpill) -> None:
+    def __init__(self, spill: TensorSpill | None) -> None:
         self.samples: list[Sample] = []
         self.computed: set[int] = set()
         self.ops: list[IssuedOp] = []
@@ -257,7 +259,7 @@ class _ValueNumbers:
         self._numbers[tensor] = (number, self._writes_into(tensor))
 
     def keep(self, number: int, tensor: torch.Tensor) -> None:
-        if number not in self._spill and self.samples[number].kind != "other":
+        if self._spill is not None and number not in self._spill and self.samples[number].kind != "other":
             self._spill.put(number, _array(tensor))
 
     def _writes_into(self, tensor: torch.Tensor) -> int:

@@ -15,6 +15,7 @@ leads to the operator's result, so the nearest proved nodes tell whose it is (a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from copy import copy
 from functools import cached_property
 
 from modelexport.graph.algorithms import backward_slice
@@ -38,6 +39,7 @@ _NOBODY: Frontier = frozenset()
 # Domains of operators whose results have channels in another order, and some more of them to fill up a block:
 # NCHWc, https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/core/optimizer/nchwc_transformer.cc
 _OWN_LAYOUTS = frozenset({NCHWC})
+_REORDERS = ("ReorderInput", "ReorderOutput")
 _SHOWN_BY = {Verdict.PROVED: ShownBy.VALUE, Verdict.ENCLOSED: ShownBy.BETWEEN}
 # Stands for "several modules made the same": a landmark that does not tell whose work is around it.
 _SEVERAL: Frontier = frozenset({ModuleCall("", -1)})
@@ -98,17 +100,31 @@ class AttributionProver:
         self._known = {number for sample in values.all for number in sources.numbers_like(sample)}
         self._contributors = self._find_contributors()
 
+    def judging(self, provenance: Provenance) -> AttributionProver:
+        """The same values, held against other attributions of the same calls."""
+        other = copy(self)
+        other._provenance = provenance
+        return other
+
     def _find_contributors(self) -> Mapping[str, Frontier]:
         """By node key: everybody who can have had a part in its value, as far as values tell."""
         graph = self._graph
         held = {key: [*evidence.issued, *evidence.passed] for key, evidence in self._evidence.items()}
         numbers = {key: {value.number for value in values} for key, values in held.items()}
         slices = Contributors(graph, self._provenance.hierarchy, self._sources, numbers)
+        self._busy = slices.busy
         behind = {node.key: slices.behind(node, self._numbers_made(node)) for node in graph.nodes if numbers[node.key]}
         telling = {key: calls for key, calls in behind.items() if self._evidence[key].issuers}
         around = slices.around(telling, self._proved)
-        # A view that nobody issued is told by what is around it, and may be its maker's.
-        return {key: telling.get(key) or calls | behind.get(key, _NOBODY) for key, calls in around.items()}
+        contributors = {}
+        for key, calls in around.items():
+            if self._evidence[key].idle:
+                # Whoever was given it, or returned it, may have passed it on without an operator.
+                contributors[key] = calls | behind.get(key, _NOBODY) | slices.handlers(numbers[key])
+            else:
+                # A view that nobody issued is told by what is around it, and may be its maker's.
+                contributors[key] = telling.get(key) or calls | behind.get(key, _NOBODY)
+        return contributors
 
     def _numbers_made(self, node: Node) -> set[int]:
         """The values of the run that a node can have made, by number: what others handed on has nodes of its own.
@@ -157,9 +173,9 @@ class AttributionProver:
         return nearest_proved_below(self._graph, self._proved, saying)
 
     def prove(self) -> AttributionProof:
-        return AttributionProof(tuple(map(self._prove_node, self._graph.nodes)))
+        return AttributionProof(tuple(map(self.prove_node, self._graph.nodes)))
 
-    def _prove_node(self, node: Node) -> NodeProof:
+    def prove_node(self, node: Node) -> NodeProof:
         entry = self._provenance.nodes[node.key]
         verdict, reason, issued = self._judge(node, entry.attribution)
         outputs = self._values.of(node.outputs)
@@ -172,27 +188,23 @@ class AttributionProver:
             reason=reason,
             issued=tuple(sorted(issued)),
             compute=node.key in self._values.computed and any(made.kind == "float" and made.size for made in outputs),
-            fault=self._name_fault(frozenset(entry.attribution.owners), issued)
+            fault=name_fault(frozenset(entry.attribution.owners), issued, self._provenance.hierarchy.stack)
             if verdict is Verdict.CONTRADICTED
             else None,
             shown_by=_SHOWN_BY.get(verdict),
         )
-
-    def _name_fault(self, owners: Frontier, issued: Frontier) -> Fault:
-        """How owners are wrong, where values point to others."""
-        if owners & issued:
-            return Fault.TOO_NARROW if owners <= issued else Fault.TOO_WIDE
-        callers = {caller for call in issued for caller in self._provenance.hierarchy.stack(call)}
-        return Fault.TOO_SHALLOW if owners <= callers else Fault.ANOTHER_MODULE
 
     def _judge(self, node: Node, attribution: Attribution) -> _Judgement:
         owners = frozenset(attribution.owners)
         if not owners:
             return Verdict.UNATTRIBUTED, attribution.reason, _NOBODY
         evidence = self._evidence[node.key]
-        inside = self._is_inside(node, owners, evidence.issuers)
-        if inside or owners & evidence.issuers:
-            return (Verdict.PROVED, "", evidence.issuers) if inside else self._judge_proved(node, owners, evidence)
+        if around := self._around_body(node, owners, evidence.issuers):
+            if self._strangers(node, owners - around):
+                return Verdict.CONTRADICTED, _NO_PART, around | self._contributors[node.key]
+            return Verdict.PROVED, "", evidence.issuers
+        if owners & evidence.issuers:
+            return self._judge_proved(node, owners, evidence)
         packed = self._judge_packed(node, owners, evidence)
         return packed or self._judge_strangers(node, owners, evidence)
 
@@ -221,11 +233,11 @@ class AttributionProver:
                 return (Verdict.PROVED, "", parts) if is_certain else few
         return None
 
-    def _is_inside(self, node: Node, owners: Frontier, issuers: Frontier) -> bool:
-        """Whether a node that runs a body makes what was issued while its module ran: it does all of that work."""
+    def _around_body(self, node: Node, owners: Frontier, issuers: Frontier) -> Frontier:
+        """Of a node that runs a body: its owners in whose calls its value was issued. It does all their work."""
         if node.function not in self._graph.body_outputs and node.key not in self._graph.subgraphs:
-            return False
-        return any(not owners.isdisjoint(self._provenance.hierarchy.stack(call)) for call in issuers)
+            return _NOBODY
+        return owners & {caller for call in issuers for caller in self._provenance.hierarchy.stack(call)}
 
     def _is_hooks_work(self, owners: Frontier, issuers: Frontier) -> bool:
         """Whether one of them called the other, which has hooks."""
@@ -236,7 +248,7 @@ class AttributionProver:
     def _judge_proved(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
         """A node that one owner issued: whether all of its owners did, and nobody who is not named."""
         # What is passed on as it is may be the work of all who are in one node with its maker.
-        beside = _NOBODY if evidence.new else self._fused_beside(node)
+        beside = self._fused_beside(node) if node.op_type in _REORDERS or not evidence.new else _NOBODY
         if self._strangers(node, owners - evidence.issuers - beside):
             return Verdict.CONTRADICTED, _NO_PART, self._contributors[node.key]
         if not evidence.new:
@@ -262,7 +274,7 @@ class AttributionProver:
 
     def _is_bounded(self, node: Node, evidence: NodeEvidence) -> bool:
         """Whether all who had a part in a node's value are known, though the value itself does not tell."""
-        if self._trouble or node.key in self._values.random or node.domain in _OWN_LAYOUTS or evidence.idle:
+        if self._trouble or node.key in self._values.random or node.domain in _OWN_LAYOUTS:
             return False
         calls = self._contributors[node.key]
         if not evidence.silence:
@@ -282,7 +294,9 @@ class AttributionProver:
         contributors = self._contributors[node.key]
         # A body runs again and again: not every call of a module inside of it was looked at.
         paths = set() if node.graph == MAIN else {call.path for call in contributors}
-        strangers = (owner for owner in owners - contributors if owner.path not in paths)
+        strangers = {owner for owner in owners - contributors if owner.path not in paths}
+        if self._evidence[node.key].idle:
+            strangers &= self._busy
         return frozenset(owner for owner in strangers if owner.path not in self._sources.hooked)
 
     def _credited_above(self, node: Node) -> Frontier:
@@ -348,6 +362,9 @@ class AttributionProver:
     def _fused_beside(self, node: Node) -> Frontier:
         """The owners of neighbours that do the work of several modules: their values show the last of these only."""
         neighbours = (*self._graph.successors(node), *self._graph.predecessors(node))
+        if node.op_type in _REORDERS:
+            # Another layout is the work of whoever needs it, before or behind.
+            return frozenset(owner for near in neighbours for owner in self._owners(near))
         groups = [(self._owners(near), self._evidence[near.key].issuers) for near in neighbours]
         proved = [owners for owners, issuers in groups if len(owners) > 1 and not issuers.isdisjoint(owners)]
         return _NOBODY.union(*proved)
@@ -369,3 +386,11 @@ class AttributionProver:
         stack = self._provenance.hierarchy.stack
         callers = {caller for call in around for caller in stack(call)}
         return not around or owner in callers or not around.isdisjoint(stack(owner))
+
+
+def name_fault(owners: Frontier, issued: Frontier, stack: Callable[[ModuleCall], tuple[ModuleCall, ...]]) -> Fault:
+    """How owners are wrong, where values point to others. stack: of a call, itself and those around it."""
+    if owners & issued:
+        return Fault.TOO_NARROW if owners <= issued else Fault.TOO_WIDE
+    callers = {caller for call in issued for caller in stack(call)}
+    return Fault.TOO_SHALLOW if owners <= callers else Fault.ANOTHER_MODULE

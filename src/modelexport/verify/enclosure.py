@@ -16,17 +16,18 @@ ran, so they are the work of that one, or of the module that called all of them:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from modelexport.graph.index import Graph, Node
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import AttributionProof, NodeProof, ShownBy, Verdict
-from modelexport.verify.attribution import nearest_proved_above, nearest_proved_below
+from modelexport.verify.attribution import name_fault, nearest_proved_above, nearest_proved_below
 from modelexport.verify.evidence import NOT_RUN, Frontier, with_successors
-from modelexport.verify.series import RunSeries
+from modelexport.verify.series import RunSeries, SeriesEvidence
 
 _NOBODY: Frontier = frozenset()
+_REFUTED = "others issued its value in several runs"
 _Stack = Callable[[ModuleCall], tuple[ModuleCall, ...]]
 _Found = dict[str, ShownBy]
 
@@ -36,25 +37,69 @@ class ProofCompletion:
 
     stack    of a call: itself and those around it, outermost first
     drawing  keys of nodes that draw random numbers
+    exact    the numbers of the file are those of the model: else nothing is contradicted by them
     """
 
-    def __init__(self, graph: Graph, stack: _Stack, proof: AttributionProof, drawing: Collection[str] = ()) -> None:
-        self._graph, self._stack, self._proof = graph, stack, proof
+    def __init__(
+        self,
+        graph: Graph,
+        stack: _Stack,
+        proof: AttributionProof,
+        drawing: Collection[str] = (),
+        *,
+        exact: bool = True,
+    ) -> None:
+        self._graph, self._stack, self._proof, self._exact = graph, stack, proof, exact
         self._random = with_successors(graph, drawing)
         self._owners = {node.key: frozenset(node.claimed) for node in proof.nodes}
         self._undecided = [graph.by_key[node.key] for node in proof.nodes if _is_undecided(node)]
+        enclosed = (node for node in proof.nodes if node.verdict is Verdict.ENCLOSED and node.reason)
+        # Whose values say nothing in one run.
+        self._silent = [*self._undecided, *(graph.by_key[node.key] for node in enclosed)]
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The values that a further run is to show: what undecided nodes read and make."""
+        return frozenset(value for node in self._silent for value in (*node.inputs, *node.outputs) if value)
 
     def complete(self, series: RunSeries) -> AttributionProof:
-        issuers = {node.key: series.issuers(node) for node in self._undecided if node.key not in self._random}
-        found: _Found = dict(self._by_series(issuers))
-        found |= {node.key: ShownBy.WEIGHTS for node in self._undecided if self._is_told_by_weights(node, series)}
-        enclosure = Enclosure(self._graph, self._owners, {*self._proof.shown, *found}, self._stack)
-        unread = {node.key for node in self._undecided if node.key not in self._graph.computed}
-        idle = {node.key for node in self._undecided if series.is_idle(node)}
-        likely = {key for key, calls in issuers.items() if self._owners[key] <= calls}
-        waiting = [node for node in self._undecided if node.key not in found]
-        found |= enclosure.extend(waiting, shareable=unread | idle, likely=likely)
-        return AttributionProof(tuple(self._completed(node, found) for node in self._proof.nodes))
+        said = {node.key: series.examine(node) for node in self._silent if node.key not in self._random}
+        found: _Found = {
+            key: ShownBy.SERIES for key, evidence in said.items() if self._is_exactly(key, evidence.issuers)
+        }
+        readers = {node.key: series.weight_readers(node) for node in self._undecided}
+        found |= {key: ShownBy.WEIGHTS for key, calls in readers.items() if self._is_exactly(key, calls)}
+        likely = {key for key, evidence in said.items() if self._owners[key] <= evidence.issuers}
+        idle = {node.key for node in self._silent if series.is_idle(node)}
+        # What is passed on as it is was issued by its maker, and need not be by whoever passes it on.
+        spared = {*likely, *idle, *found}
+        refuted = {key: evidence for key, evidence in said.items() if evidence.is_strong and key not in spared}
+        others = {key for key, calls in readers.items() if calls and not self._owners[key] <= calls}
+        waiting = [node for node in self._undecided if node.key not in {*found, *refuted, *others}]
+        shareable = idle | {node.key for node in waiting if node.key not in self._graph.computed}
+        enclosure = Enclosure(self._graph, self._owners, {*self._proof.shown, *found} - {*refuted}, self._stack)
+        found |= enclosure.extend(waiting, shareable=shareable, likely=likely)
+        judged = (self._refute(node, refuted[node.key]) if node.key in refuted else node for node in self._proof.nodes)
+        return AttributionProof(tuple(self._complete_node(node, found) for node in judged))
+
+    def _refute(self, node: NodeProof, evidence: SeriesEvidence) -> NodeProof:
+        """A node that, in several runs, others issued than its owners, or only some of them.
+
+        Only a value that is worked out from what the model is fed is a reason to say so: a range or a table may come
+        up inside of an operator that the exporter broke down, and be the same as that of another module.
+        """
+        is_sure = self._exact and evidence.is_new and node.key in self._graph.computed
+        return replace(
+            node,
+            verdict=Verdict.CONTRADICTED if is_sure else Verdict.NOT_PROVABLE,
+            reason=_REFUTED,
+            issued=tuple(sorted(evidence.issuers)),
+            fault=name_fault(self._owners[node.key], evidence.issuers, self._stack) if is_sure else None,
+            shown_by=None,
+        )
+
+    def _is_exactly(self, key: str, calls: Frontier) -> bool:
+        return bool(calls) and calls == self._owners[key]
 
     def wants_more(self, proof: AttributionProof, series: RunSeries) -> bool:
         """Whether a further run could show nodes that are still open: nothing has been said of them in two runs."""
@@ -62,16 +107,8 @@ class ProofCompletion:
         nodes = (node for node in self._undecided if node.key not in shown and node.key not in self._random)
         return any(series.is_short(node) for node in nodes)
 
-    def _by_series(self, issuers: Mapping[str, Frontier]) -> Iterator[tuple[str, ShownBy]]:
-        for key, calls in issuers.items():
-            # An owner that did not issue it would be one too many.
-            if calls and calls == self._owners[key]:
-                yield key, ShownBy.SERIES
-
-    def _is_told_by_weights(self, node: Node, series: RunSeries) -> bool:
-        return bool(self._owners[node.key]) and series.weight_readers(node) == self._owners[node.key]
-
-    def _completed(self, node: NodeProof, found: _Found) -> NodeProof:
+    def _complete_node(self, node: NodeProof, found: _Found) -> NodeProof:
+        # What is enclosed already may be proved by now.
         if node.key not in found:
             return node
         shown_by = found[node.key]

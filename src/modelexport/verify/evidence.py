@@ -123,8 +123,17 @@ class SeenValues:
         if node.key in self.random:
             return "depends on random numbers"
         if not any(made for made, _ in self.per_round(node)):
-            return "its value could not be seen" if node.graph in (MAIN, *self._bodies_run) else NOT_RUN
+            return NOT_RUN if self._was_passed_over(node.graph) else "its value could not be seen"
         return "" if node.key in self.computed else "does not depend on the inputs"
+
+    def _was_passed_over(self, graph_id: str) -> bool:
+        """Whether a body is a branch that was not taken, or in one."""
+        holder = self.graph.by_key.get(self.graph.body_owner.get(graph_id, ""))
+        if holder is None:
+            return False
+        others = (body for body in self.graph.subgraphs[holder.key] if body != graph_id)
+        taken = any(body in self._bodies_run or body not in self.graph.members for body in others)
+        return (holder.op_type == "If" and taken) or self._was_passed_over(holder.graph)
 
     @cached_property
     def _bodies_run(self) -> frozenset[str]:

@@ -26,6 +26,9 @@ from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.signals import EagerRun
 from modelexport.verify.witness import SampleIndex
 
+# Elements of a tensor that is no size, axis or shape.
+_MANY = 9
+
 
 @dataclass(frozen=True)
 class SeenRun:
@@ -40,6 +43,19 @@ class SeenRun:
     samples: Sequence[Sample]
     seen: Mapping[str, Sample]
     rounds: Sequence[Mapping[str, Sample]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesEvidence:
+    """
+    issuers    the calls that issued a node's value in every run
+    is_strong  it is more than a few numbers: whoever did not issue it has no part in it
+    is_new     they made it, and did not only pass it on
+    """
+
+    issuers: frozenset[ModuleCall] = frozenset()
+    is_strong: bool = False
+    is_new: bool = True
 
 
 class _ParameterReaders:
@@ -125,7 +141,7 @@ class RunSeries:
         labels = {label for name in made for run in self._runs for label in run.labels_like(name)}
         return any(sum(label in run.samples for run in self._runs) == 1 for label in labels)
 
-    def issuers(self, node: Node) -> frozenset[ModuleCall]:
+    def examine(self, node: Node) -> SeriesEvidence:
         """The calls that issued, in every run, what a node makes; in the same shape, if it only passes that on."""
         made = [name for name in node.outputs if name in self._visible]
         read = [name for name in node.inputs if name in self._visible]
@@ -135,7 +151,9 @@ class RunSeries:
         new = [(name, label) for name, label in issued if self._is_new(label)]
         # Of several that made the same, those that made it in this shape say more.
         makers = [pair for pair in new if pair in in_shape] or new
-        return frozenset(label.call for _, label in (makers if makers and not passes_on else in_shape))
+        deciding = makers if makers and not passes_on else in_shape
+        is_strong = any(_is_varied(run.seen[name]) for name, _ in deciding for run in self._runs)
+        return SeriesEvidence(frozenset(label.call for _, label in deciding), is_strong, deciding is makers)
 
     @cached_property
     def _visible(self) -> frozenset[str]:
@@ -160,6 +178,10 @@ class RunSeries:
     def _has_shape(self, label: _Label, name: str) -> bool:
         having = (run for run in self._runs if label in run.samples)
         return all(run.samples[label].shape == run.seen[name].shape for run in having)
+
+
+def _is_varied(sample: Sample) -> bool:
+    return sample.size >= _MANY and bool((sample.values != sample.values[:1]).any())
 
 
 def _is_telling(samples: Sequence[Sample]) -> bool:

@@ -32,7 +32,7 @@ EXCEPTIONS = [
     (row, exporter, expected)
     for row in ROWS
     for exporter, expected in row.expected.items()
-    if expected.outcome is not Outcome.OK
+    if expected.outcome not in (Outcome.OK, None)
 ]
 
 
@@ -82,6 +82,12 @@ def test_an_exception_is_stated_exactly() -> None:
     assert not vague
 
 
+@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.REFUSED, Outcome.DIVERGES, Outcome.UNRUNNABLE])
+def test_where_nothing_is_said_only_a_defect_is_a_change(outcome: Outcome) -> None:
+    assert not describe_change(Expected(None), Result("a", "transformers", outcome, "so"))
+    assert describe_change(Expected(None), Result("a", "transformers", Outcome.DEFECT, "so")) == "a defect: defect (so)"
+
+
 def test_wrong_numbers_are_explained() -> None:
     unexplained = [
         (row.name, exporter)
@@ -128,6 +134,7 @@ def test_settings_are_completed_at_every_depth(tmp_path: Path) -> None:
     assert one.expected == {
         "dynamo": Expected(Outcome.OK),
         "torchscript": Expected(Outcome.REFUSED, "RuntimeError: no such thing here", "it is so"),
+        "transformers": Expected(None),
     }
     assert (two.family, two.config) == (HAND_MADE, {})
 

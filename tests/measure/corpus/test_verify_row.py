@@ -74,6 +74,7 @@ def test_verdicts_are_counted() -> None:
     assert (proof.contradicted, proof.unattributed) == (1, 0)
     assert (proof.compute, proof.compute_shown) == (6, 3)
     assert proof.open == {"few numbers": 2, "no": 1}
+    assert proof.open_rest == {"an integer": 1}
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,7 @@ def test_json(everything: Verification) -> None:
             "counts": {"proved": 0, "enclosed": 0, "not provable": 1, "contradicted": 1, "unattributed": 0},
             "faults": {"another module": 1},
             "reasons": {"constant": 1},
+            "shown_by": {},
             "compute": 1,
             "compute_shown": 0,
             "nodes": [
@@ -133,6 +134,7 @@ def test_json(everything: Verification) -> None:
                     "op_type": "MatMul",
                     "verdict": "contradicted",
                     "fault": "another module",
+                    "shown_by": None,
                     "claimed": ["fc#1"],
                     "issued": ["other"],
                     "reason": "values of other",
@@ -144,6 +146,7 @@ def test_json(everything: Verification) -> None:
                     "op_type": "MatMul",
                     "verdict": "not provable",
                     "fault": None,
+                    "shown_by": None,
                     "claimed": ["fc"],
                     "issued": ["fc"],
                     "reason": "constant",

@@ -12,7 +12,7 @@ Bodies inside of bodies are run in turn. https://onnx.ai/onnx/operators/onnx__Lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -27,9 +27,7 @@ from modelexport.graph.index import MAIN, called_id, function_id, node_key, subg
 from modelexport.graph.protos import captured, declared, find_attribute, integer_attribute
 
 # Is handed the id of a value inside of a body, the round of the body, and the value.
-InsideVisitor = Callable[[str, int, np.ndarray], None]
-
-_Arrays = Sequence[np.ndarray]
+InsideVisitor = Callable[[str, int, np.ndarray], object]
 
 # Rounds of a body whose values are shown, and iterations of a node that are run: those that follow say the same.
 _MOST_SHOWN, _MOST_ITERATIONS = 32, 256
@@ -171,12 +169,13 @@ def _run_branch(node: onnx.NodeProto, scope: Scope, bodies: Mapping[str, _Body])
 
 def _run_loop(node: onnx.NodeProto, scope: Scope, bodies: Mapping[str, _Body]) -> None:
     body = bodies["body"]
-    trips, going, *states = (scope(name) if name else None for name in (*node.input, "", "")[: max(2, len(node.input))])
-    limit = _MOST_ITERATIONS if trips is None else min(int(trips.item()), _MOST_ITERATIONS)
-    goes_on = going is None or bool(going.item())
+    trips, going, *names = (*node.input, "", "")[: max(2, len(node.input))]
+    states = [_known(scope, name) for name in names]
+    limit = min(int(_known(scope, trips).item()), _MOST_ITERATIONS) if trips else _MOST_ITERATIONS
+    goes_on = not going or bool(_known(scope, going).item())
     counter, condition = (_shape_of_input(body, index) for index in (0, 1))
     for iteration in range(limit):
-        if not goes_on or any(state is None for state in states):
+        if not goes_on:
             break
         given = [np.full(counter, iteration), np.full(condition, True), *states]
         goes_on_next, *outputs = body.run(dict(zip(body.inputs, given, strict=True)))

@@ -110,7 +110,7 @@ def _block_size() -> int:
     return int(session.run(None, {"x": pixels})[0].argmax())
 
 
-ValueVisitor = Callable[[str, np.ndarray], None]
+ValueVisitor = Callable[[str, np.ndarray], object]
 # By name: what a node can read, as far as numpy has a type for it.
 Scope = Callable[[str], "np.ndarray | None"]
 # Is handed a node that holds bodies or calls a function, once it has been run, with what it could read.

@@ -235,6 +235,11 @@ class NodeProof:
     fault: Fault | None = None
     shown_by: ShownBy | None = None
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether it is proved or enclosed."""
+        return self.verdict in (Verdict.PROVED, Verdict.ENCLOSED)
+
 
 @dataclass(frozen=True)
 class AttributionProof:
@@ -254,6 +259,12 @@ class AttributionProof:
         return dict(reasons.most_common())
 
     @cached_property
+    def shown_by(self) -> Mapping[ShownBy, int]:
+        """What proves or encloses nodes."""
+        counted = Counter(node.shown_by for node in self.nodes)
+        return {shown_by: counted[shown_by] for shown_by in ShownBy if counted[shown_by]}
+
+    @cached_property
     def faults(self) -> Mapping[Fault, int]:
         """How contradicted nodes are wrong."""
         counted = Counter(node.fault for node in self.contradicted)
@@ -266,7 +277,7 @@ class AttributionProof:
     @cached_property
     def shown(self) -> frozenset[str]:
         """Keys of the nodes that are proved or enclosed."""
-        return frozenset(node.key for node in self.nodes if node.shown_by is not None)
+        return frozenset(node.key for node in self.nodes if node.is_shown)
 
     @property
     def compute(self) -> int:
@@ -276,7 +287,7 @@ class AttributionProof:
     @property
     def compute_shown(self) -> int:
         """Those of them that are proved or enclosed."""
-        return sum(node.compute and node.key in self.shown for node in self.nodes)
+        return sum(node.compute and node.is_shown for node in self.nodes)
 
 
 @dataclass(frozen=True)

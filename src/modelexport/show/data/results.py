@@ -275,8 +275,8 @@ _RUNNING_TABLES: Tables = {
     verification.Difference: fields("max_abs max_rel sqnr cosine unlike equal agrees"),
     verification.Divergence: fields("modules=calls classes=class_names node name inputs outputs"),
     verification.NotFinite: fields("kind node modules=calls both"),
-    verification.AttributionProof: fields("counts faults reasons compute compute_shown nodes"),
-    verification.NodeProof: fields("name key op_type verdict fault claimed issued reason compute"),
+    verification.AttributionProof: fields("counts faults reasons shown_by compute compute_shown nodes"),
+    verification.NodeProof: fields("name key op_type verdict fault shown_by claimed issued reason compute"),
 }
 
 _DIFF_TABLES: Tables = {

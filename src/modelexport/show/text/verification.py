@@ -45,7 +45,8 @@ def proof_tables(proof: results.AttributionProof, everything: bool) -> Iterator[
     yield _counts_line(proof)
     if proof.compute:
         shown = f"{proof.compute_shown:,} are proved or enclosed ({share_text(proof.compute_shown / proof.compute)})"
-        yield Text(f"  of {proof.compute:,} nodes that compute floats from the inputs, {shown}", "dim")
+        every = f"of all nodes, {share_text(sum(node.is_shown for node in proof.nodes) / len(proof.nodes))}"
+        yield Text(f"  of {proof.compute:,} nodes that compute floats from the inputs, {shown}; {every}", "dim")
     if not proof.contradicted:
         return
     listed = proof.contradicted if everything else proof.contradicted[:_LISTED]
@@ -73,7 +74,8 @@ def _counts_line(proof: results.AttributionProof) -> Text:
     if counts[results.Verdict.UNATTRIBUTED]:
         parts.append(f"{counts[results.Verdict.UNATTRIBUTED]:,} unattributed")
     contradicted = counts[results.Verdict.CONTRADICTED]
-    faults = f" ({reasons_text(proof.faults)})" if proof.faults else ""
+    kinds = {str(fault): count for fault, count in proof.faults.items()}
+    faults = f" ({reasons_text(kinds)})" if kinds else ""
     line = plain(" · ".join(parts)).append(" · ")
     return line.append(f"{contradicted:,} contradicted{faults}", "bold red" if contradicted else "green")
 

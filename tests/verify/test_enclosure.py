@@ -1,0 +1,155 @@
+"""What several runs, weights and dataflow show of nodes that the values of one run leave undecided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from tests.support.building import model, node, provenance, tree
+from tests.support.proof_stories import Story, numbers
+
+from modelexport.graph.index import index_model
+from modelexport.graph.sample import sample
+from modelexport.record.results.verification import Fault, NodeProof, ShownBy, Verdict
+from modelexport.verify.attribution import AttributionProver
+from modelexport.verify.enclosure import ProofCompletion
+from modelexport.verify.evidence import SeenValues
+from modelexport.verify.series import RunSeries, SeenRun
+
+NET = tree(
+    {"": "Net", "a": "Block", "a.fc": "Linear", "b": "Block", "c": "Block"}, *("", "a", "a.fc", "b", "c", "a", "a.fc")
+)
+X, H, Y, Z = (numbers(seed) for seed in range(4))
+
+
+def seen_run(story: Story, graph_values: Mapping[str, np.ndarray]) -> SeenRun:
+    return SeenRun(story.run, story.samples, {name: sample(array) for name, array in graph_values.items()})
+
+
+def completed(
+    proto: onnx.ModelProto,
+    tags: Mapping[str, str],
+    *runs: tuple[Story, Mapping[str, np.ndarray]],
+    weights: Mapping[str, np.ndarray] = {},
+) -> dict[str, NodeProof]:
+    """By node. tags: the owners of each node, `.` for the root, blanks between several."""
+    graph = index_model(proto)
+    record = provenance(proto, NET, {key: text.replace(".", "", text == ".").split(" ") for key, text in tags.items()})
+    series = [seen_run(*run) for run in runs]
+    proof = AttributionProver(SeenValues(graph, series[0].seen), record, runs[0][0].sources).prove()
+    held = {name: sample(array) for name, array in weights.items()}
+    whole = ProofCompletion(graph, record.hierarchy.stack, proof).complete(RunSeries(series, held))
+    return {found.key: found for found in whole.nodes}
+
+
+def shown_by(found: NodeProof) -> tuple[Verdict, ShownBy | None]:
+    return found.verdict, found.shown_by
+
+
+# several runs: a mask of truth values
+
+MASKED = model(node("Less", "x k", "m", name="mask"), node("Where", "m x x", "y"), weights={"k": (1,)})
+
+
+def masked_run(seed: int, size: int, call: str) -> tuple[Story, dict[str, np.ndarray]]:
+    x = numbers(seed, 2, size)
+    mask, y = x < 0, np.where(x < 0, x, -x)
+    story = Story(x=x).op(call, "x", m=mask).op("b", "m x", y=y)
+    return story, {"x": x, "m": mask, "y": y}
+
+
+def test_truth_values_that_agree_in_two_runs_are_proved() -> None:
+    runs = [masked_run(seed, size, "a") for seed, size in ((1, 12), (2, 7))]
+    assert shown_by(completed(MASKED, {"m": "a", "y": "b"}, *runs)["m"]) == (Verdict.PROVED, ShownBy.SERIES)
+
+
+def test_one_run_proves_no_truth_values() -> None:
+    assert completed(MASKED, {"m": "a", "y": "b"}, masked_run(1, 12, "a"))["m"].verdict is Verdict.NOT_PROVABLE
+
+
+def test_what_differs_in_one_of_the_runs_is_not_shown() -> None:
+    (first, seen), (second, other) = masked_run(1, 12, "a"), masked_run(2, 7, "a")
+    found = completed(MASKED, {"m": "a", "y": "b"}, (first, seen), (second, other | {"m": ~other["m"]}))
+    assert found["m"].verdict is Verdict.NOT_PROVABLE
+
+
+def test_a_module_that_did_not_issue_them_is_contradicted_though_it_alone_reads_them() -> None:
+    runs = [masked_run(seed, size, "a") for seed, size in ((1, 12), (2, 7))]
+    found = completed(MASKED, {"m": "b", "y": "b"}, *runs)["m"]
+    assert (found.verdict, found.fault, found.shown_by) == (Verdict.CONTRADICTED, Fault.ANOTHER_MODULE, None)
+
+
+def test_a_module_too_many_is_contradicted() -> None:
+    runs = [masked_run(seed, size, "a") for seed, size in ((1, 12), (2, 7))]
+    found = completed(MASKED, {"m": "a c", "y": "b"}, *runs)["m"]
+    assert (found.verdict, found.fault) == (Verdict.CONTRADICTED, Fault.TOO_WIDE)
+
+
+def test_work_that_a_run_leaves_out_is_proved_by_those_that_do_it() -> None:
+    (first, seen), *others = (masked_run(seed, size, "a") for seed, size in ((1, 12), (2, 7), (3, 9)))
+    lazy = Story(x=first.arrays["x"]).op("b", "x", y=first.arrays["y"])
+    found = completed(MASKED, {"m": "a", "y": "b"}, (lazy, seen), *others)
+    assert shown_by(found["m"]) == (Verdict.PROVED, ShownBy.SERIES)
+
+
+# weights
+
+WEIGHED = model(node("MatMul", "x w", "h"), node("Add", "h v", "y"), outputs="y", weights={"w": (12, 12), "v": (12,)})
+W, V = numbers(7, 12, 12), numbers(8, 12)
+
+
+def weighed(tags: Mapping[str, str], reader: str = "a.fc") -> dict[str, NodeProof]:
+    """A run whose numbers are others than the file's: only weights tell."""
+    story = Story(x=X).holds(w=W, v=V).op(reader, "x w v", z=Z)
+    return completed(WEIGHED, tags, (story, {"x": X, "h": H, "y": Y}), weights={"w": W, "v": V})
+
+
+def test_a_weight_that_one_module_reads_shows_whose_node_it_is() -> None:
+    found = weighed({"h": "a.fc", "y": "a.fc"})
+    assert {shown_by(item) for item in found.values()} == {(Verdict.PROVED, ShownBy.WEIGHTS)}
+
+
+def test_a_weight_that_another_module_reads_shows_nothing() -> None:
+    assert weighed({"h": "b", "y": "b"})["h"].shown_by is None
+    assert weighed({"h": "a.fc b", "y": "a.fc"})["h"].shown_by is None
+
+
+# dataflow
+
+SIZES = model(
+    node("Shape", "x", "s"),
+    node("Gather", "s i", "n"),
+    node("Expand", "x n", "h"),
+    node("Tile", "h n", "y"),
+    weights={"i": (1,)},
+)
+
+
+def sized(tags: Mapping[str, str]) -> dict[str, NodeProof]:
+    story = Story(x=X).op("a", "x", h=H).op("b", "h", y=Y)
+    values = {"x": X, "s": np.array([2, 12]), "n": np.array([12]), "h": H, "y": Y}
+    return completed(SIZES, {"h": "a", "y": "b", **tags}, (story, values))
+
+
+def test_a_size_that_several_read_belongs_to_the_first_of_them() -> None:
+    found = sized({"s": "a", "n": "a"})
+    assert shown_by(found["n"]) == (Verdict.ENCLOSED, ShownBy.FIRST_READER)
+    assert shown_by(found["s"]) == (Verdict.ENCLOSED, ShownBy.READERS)  # in turn
+
+
+def test_a_later_reader_of_a_size_is_not_shown() -> None:
+    assert sized({"s": "b", "n": "b"})["n"].shown_by is None
+
+
+def test_a_size_that_several_read_may_belong_to_the_module_that_calls_them() -> None:
+    assert shown_by(sized({"s": ".", "n": "."})["n"]) == (Verdict.ENCLOSED, ShownBy.CALLED)
+
+
+def test_a_size_may_belong_to_all_of_its_readers_and_to_nobody_else() -> None:
+    assert shown_by(sized({"s": "a b", "n": "a b"})["n"]) == (Verdict.ENCLOSED, ShownBy.BETWEEN)
+    assert sized({"s": "a c", "n": "a c"})["n"].shown_by is None
+
+
+def test_a_module_that_does_not_read_a_constant_is_not_shown() -> None:
+    assert sized({"s": "c", "n": "c"})["n"].shown_by is None
