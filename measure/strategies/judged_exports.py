@@ -86,7 +86,7 @@ def export_and_judge(name: str, exporter: str) -> JudgedExport:
         signals = record_signals(strategies_named(ALL), run, exported.model, exported.scopes, SignalOptions()).signals
     graph = index_model(exported.model.proto)
     look_behind = None if exported.before is not None else lambda: export_unfolded_graph(run, request)
-    scene = AttributionInput(graph, run.hierarchy, signals, exported.before, look_behind)
+    scene = AttributionInput(graph, run.hierarchy, signals, exported.before, exported.lineage, look_behind)
     start = time.perf_counter()
     merged = attribute_graph(scene, Origin(ALL, exporter))
     merging = time.perf_counter() - start

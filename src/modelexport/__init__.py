@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from modelexport.record.results.package_profile import PackageProfile as PackageProfile
     from modelexport.record.results.package_verification import PackageVerification as PackageVerification
     from modelexport.record.results.verification import Difference as Difference
+    from modelexport.record.results.verification import Fault as Fault
     from modelexport.record.results.verification import Verdict as Verdict
     from modelexport.record.results.verification import Verification as Verification
     from modelexport.record.tags import TORCH_NN_EXCEPTIONS as TORCH_NN_EXCEPTIONS
@@ -115,7 +116,7 @@ _NAMES_BY_MODULE = {
     "record.results.files": "ExportResult Extraction FlattenResult FoldResult QuantizeResult RelinkResult",
     "record.results.package_profile": "PackageProfile",
     "record.results.package_verification": "PackageVerification",
-    "record.results.verification": "Difference Verdict Verification",
+    "record.results.verification": "Difference Fault Verdict Verification",
     "record.tags": "TORCH_NN_EXCEPTIONS TagPolicy Tags",
 }
 _HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}

@@ -116,7 +116,8 @@ def test_calls_that_order_does_not_tell_apart_share_their_nodes(operators: list[
     found = claim_dynamo_scopes(graph(*nodes, inputs="v0"), TWICE, NONE, "s")
     assert set(owners(found).values()) == {("fc", "fc#1")}
     assert len(found) == len(operators)
-    assert {claim.confidence for claim in found.values()} == {Confidence.STRONG}
+    # Which of them it was is open; values may tell later.
+    assert {claim.confidence for claim in found.values()} == {Confidence.INFERRED}
 
 
 def test_a_scope_alone_stands_for_all_calls_of_its_module() -> None:

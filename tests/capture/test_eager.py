@@ -348,26 +348,6 @@ def test_models_watched_in_several_threads() -> None:
     assert len(found[0]) == 8
 
 
-# higher-order operators
-
-
-class Chosen(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.yes = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        chosen: Tensor = torch.cond(x.sum() > -1e9, lambda x: torch.relu(self.yes(x)), lambda x: x.neg(), (x,))
-        return chosen
-
-
-def test_operators_inside_of_a_branch_are_issued_by_the_module_that_is_open() -> None:
-    ops = {op.name: op for op in watched(Chosen()).run.ops}
-    assert str(ops["aten.linear.default"].call) == "yes"
-    assert ops["aten.relu.default"].call == ops["cond"].call
-    assert set(ops["aten.relu.default"].makes) <= set(ops["cond"].reads)
-
-
 class Masked(nn.Module):
     """Leaves out its mask if that hides nothing, as long as nobody traces it; computes with a size."""
 
@@ -397,3 +377,23 @@ def test_a_trace_leaves_parameters_as_they_were() -> None:
 def test_a_model_that_refuses_its_inputs_is_told_of_in_a_trace_too() -> None:
     with pytest.raises(InputError, match="does not run on these inputs"):
         watch_run(nn.Linear(3, 3), CallArguments({"input": torch.rand(2, 4)}), None, traced=True)
+
+
+# higher-order operators
+
+
+class Chosen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.yes = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen: Tensor = torch.cond(x.sum() > -1e9, lambda x: torch.relu(self.yes(x)), lambda x: x.neg(), (x,))
+        return chosen
+
+
+def test_operators_inside_of_a_branch_are_issued_by_the_module_that_is_open() -> None:
+    ops = {op.name: op for op in watched(Chosen()).run.ops}
+    assert str(ops["aten.linear.default"].call) == "yes"
+    assert ops["aten.relu.default"].call == ops["cond"].call
+    assert set(ops["aten.relu.default"].makes) <= set(ops["cond"].reads)

@@ -13,6 +13,9 @@ class Network(nn.Module):
     def example(self) -> object:
         """Inputs to call the network with: a tuple by position, or a dictionary by keyword."""
 
+    def make_equal(self) -> None:
+        """Called when all weights have been made different from each other: for networks that need equal ones."""
+
 
 class OnVectors(Network):
     """A network that takes vectors of four numbers. Many of them: few numbers tell nothing about their origin."""

@@ -26,6 +26,7 @@ from modelexport.attribute.judge import (
     attribute_graph,
     disambiguate_calls,
     find_ambiguous_calls,
+    find_guesses,
 )
 from modelexport.attribute.strategies import CATALOGUE, strategies_named
 from modelexport.errors import RuntimeFailed, UserError
@@ -67,11 +68,11 @@ class ExportRun:
         with self.clock.step("attribute"):
             wanted = strategies_named(options.strategy)
             recorded = record_signals(wanted, run, exported.model, exported.scopes, SignalOptions(options.fx_graph))
-            verdict = self._attribute(run, exported, request, recorded.signals)
-            verdict = self._settle(run, exported, verdict)
+            scene = self._scene(run, exported, request, recorded.signals)
+            verdict = self._settle(run, exported, scene, attribute_graph(scene, self._origin(exported)))
         with self.clock.step("write"):
             texts, outside = self._graph_texts(run, recorded), options.external_data
-            provenance = verdict.provenance
+            provenance = replace(verdict.provenance, policy=options.policy)
             written = write_tagged(
                 exported.model, provenance, self.path, options.embed, external_data=outside, texts=texts
             )
@@ -94,39 +95,45 @@ class ExportRun:
         )
         return request, export_traced(run, self.options.exporter, request)
 
-    def _attribute(
-        self, run: TracedRun, exported: Exported, request: ExportRequest, signals: Signals
-    ) -> AttributionResult:
+    def _scene(self, run: TracedRun, exported: Exported, request: ExportRequest, signals: Signals) -> AttributionInput:
         from modelexport.capture.export import export_unfolded_graph
 
         graph = exported.model.graph
         # Constant folding removes nodes that carried a scope; the unfolded graph is exported only if it is asked for.
         look_behind = None if exported.before is not None else lambda: export_unfolded_graph(run, request)
-        scene = AttributionInput(graph, run.hierarchy, signals, exported.before, look_behind)
-        model = self.prepared.source
-        origin = Origin(self.options.strategy, exported.exporter, graph.fingerprint, model, tool_versions())
-        verdict = attribute_graph(scene, origin)
-        return replace(verdict, provenance=replace(verdict.provenance, policy=self.options.policy))
+        return AttributionInput(graph, run.hierarchy, signals, exported.before, exported.lineage, look_behind)
 
-    def _settle(self, run: TracedRun, exported: Exported, verdict: AttributionResult) -> AttributionResult:
-        """Which call it was, where names leave it open and the strategy may look for more than they say.
+    def _origin(self, exported: Exported) -> Origin:
+        graph, model = exported.model.graph, self.prepared.source
+        return Origin(self.options.strategy, exported.exporter, graph.fingerprint, model, tool_versions())
 
-        A block that is called three times gives three sets of nodes with one and the same scope. Values of a run tell
-        them apart; that takes another run of the model and of the file, so it is made only for such models.
+    def _settle(
+        self, run: TracedRun, exported: Exported, scene: AttributionInput, verdict: AttributionResult
+    ) -> AttributionResult:
+        """What names leave open, if the strategy may look for more than they say.
+
+        A block that is called three times gives three sets of nodes with one and the same scope, and a scripted
+        function gives nodes without any. Values of a run tell whose they are; that takes another run of the model and
+        of the file, so it is made only for such models.
         """
         strategy = CATALOGUE.get(self.options.strategy)
         # `all` has asked `htp` already; a strategy with a run of its own stands by it; `universal` only repeats.
-        if strategy is None or strategy.needs or not strategy.infers or not find_ambiguous_calls(verdict.provenance):
+        if strategy is None or strategy.needs or not strategy.infers:
+            return verdict
+        guesses = find_guesses(scene.graph, verdict.judged[0].claims.nodes)
+        if not guesses and not find_ambiguous_calls(verdict.provenance):
             return verdict
         judge = CATALOGUE["htp"]
         try:
             recorded = record_signals([judge], run, exported.model, exported.scopes, SignalOptions())
         except UserError:
             return verdict  # values cannot be had; a guess stays a guess
-        graph = exported.model.graph
-        origin = replace(verdict.provenance.origin, strategy=judge.name)
-        shown = attribute_graph(AttributionInput(graph, run.hierarchy, recorded.signals), origin).provenance
-        return replace(verdict, provenance=disambiguate_calls(verdict.provenance, shown))
+        origin = self._origin(exported)
+        case = AttributionInput(scene.graph, run.hierarchy, recorded.signals)
+        shown = attribute_graph(case, replace(origin, strategy=judge.name))
+        if guesses:
+            verdict = attribute_graph(replace(scene, by_value=shown.judged[0].claims), origin)
+        return replace(verdict, provenance=disambiguate_calls(verdict.provenance, shown.provenance))
 
     def _graph_texts(self, run: TracedRun, recorded: Recorded) -> dict[Path, str]:
         """The intermediate graphs that were asked for, by the file that each goes to."""

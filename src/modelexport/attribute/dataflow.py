@@ -48,9 +48,14 @@ def _infer_once(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], 
     open_nodes = [node for node in graph.nodes if node.key not in known]
     above = claimed.sweep(open_nodes, graph.predecessors)
     below = claimed.sweep(reversed(open_nodes), graph.successors)
-    keys = ((node, above.get(node.key), below.get(node.key)) for node in open_nodes)
-    claims = ((node.key, _infer_node(claimed, node, upper, lower, strategy)) for node, upper, lower in keys)
-    return {key: claim for key, claim in claims if claim is not None}
+    # Whose work a body is says the node that runs it: that one first.
+    ready = [node for node in open_nodes if claimed.is_main(node) or claimed.callers(node)]
+    for nodes in (ready, open_nodes):
+        keys = ((node, above.get(node.key), below.get(node.key)) for node in nodes)
+        claims = ((node.key, _infer_node(claimed, node, upper, lower, strategy)) for node, upper, lower in keys)
+        if inferred := {key: claim for key, claim in claims if claim is not None}:
+            return inferred
+    return {}
 
 
 def claim_initializers_by_dataflow(
@@ -105,11 +110,19 @@ class _ClaimedGraph:
         calls = (self.enclosing([claim]) for claim in claims)
         return tuple(dict.fromkeys(call for call in calls if call is not None))
 
-    def innermost(self, node: Node, call: ModuleCall) -> ModuleCall:
-        """The call, or that of the node whose subgraph this is, if that ran inside: so did all of its subgraph."""
+    def is_main(self, node: Node) -> bool:
+        return node.graph not in self.graph.callers
+
+    def confine(self, node: Node, call: ModuleCall) -> ModuleCall:
+        """The call, if it ran inside of that of the node whose body this is; else that one.
+
+            If (attention) ─► then_branch: Constant ─► Unsqueeze      both are attention's
+
+        What a body reads from outside says nothing of who runs it.
+        """
         callers = self.callers(node)
-        inside = len(callers) == 1 and call in self.hierarchy.stack(callers[0])
-        return callers[0] if inside else call
+        outside = len(callers) == 1 and callers[0] not in self.hierarchy.stack(call)
+        return callers[0] if outside else call
 
 
 def _infer_node(
@@ -122,7 +135,7 @@ def _infer_node(
         if call is None:
             return None  # two streams that nothing encloses
     if call is not None:
-        return _claim_inferred((claimed.innermost(node, call),), how, strategy)
+        return _claim_inferred((claimed.confine(node, call),), how, strategy)
     callers = claimed.callers(node)
     if callers:
         return _claim_inferred(callers, "inside the body of", strategy)

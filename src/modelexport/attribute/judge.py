@@ -36,7 +36,7 @@ from modelexport.attribute.strategies import (
     claims_by_node,
     strategies_named,
 )
-from modelexport.graph.index import Graph, Node, edges_of
+from modelexport.graph.index import MAIN, Graph, Node, edges_of
 from modelexport.graph.related import are_scopes_refuted
 from modelexport.lineage.descent import trace_lineage
 from modelexport.lineage.inherit import carry_claims, claim_folded_modules
@@ -52,6 +52,8 @@ class AttributionInput:
 
     graph     the graph that is written
     before    the exporter's graph before its optimizer ran, where there is one
+    recorded  what that optimizer was seen to make of it, as far as it was seen
+    by_value  what values show of the graph that is written, where they were asked for what is guessed without them
     unfolded  makes the exporter's graph before folding, for an exporter that cannot show it otherwise
     foreign   somebody else made the graph, and may have optimized it
     """
@@ -60,13 +62,21 @@ class AttributionInput:
     hierarchy: Hierarchy
     signals: Signals
     before: Graph | None = None
+    recorded: Lineage | None = None
     unfolded: Callable[[], Graph] | None = None
     foreign: bool = False
+    by_value: GraphClaims | None = None
 
     @cached_property
     def lineage(self) -> Lineage:
         assert self.before is not None
-        return trace_lineage(self.before, self.graph)
+        if self.recorded is not None and all(node.key in self.recorded.nodes for node in self.graph.nodes):
+            return self.recorded
+        traced = trace_lineage(self.before, self.graph)
+        if self.recorded is None:
+            return traced
+        # What was seen is certain; what came to be unseen (a copy of a value that is returned twice) is found out.
+        return replace(self.recorded, nodes={**traced.nodes, **self.recorded.nodes})
 
 
 @dataclass(frozen=True)
@@ -137,6 +147,8 @@ def run_strategy(strategy: Strategy, case: AttributionInput) -> StrategyResult:
         claims = strategy.judge(case.graph, case.hierarchy, case.signals)
         if case.unfolded is not None and strategy.infers and _reads_exporter(strategy, case.signals):
             claims, owned = _look_behind_folding(strategy, case, case.unfolded, claims)
+    if case.by_value is not None and strategy.infers:
+        claims = _replace_guesses(strategy, case, claims, case.by_value)
     if case.foreign and _reads_exporter(strategy, case.signals):
         # Optimizers leave a merged node with the scope of one of its sources: what is written there is not all.
         capped = {key: min(claim.confidence, Confidence.STRONG) for key, claim in claims.nodes.items()}
@@ -250,6 +262,40 @@ def _remarks(provenance: Provenance, signals: Signals, strategies: tuple[Strateg
     if split:
         remarks.append(f"strategies disagree on {split} of {len(entries)} nodes")
     return remarks
+
+
+def find_guesses(graph: Graph, claims: Mapping[str, Claim]) -> frozenset[str]:
+    """Keys of nodes that work on data, and of which only their neighbours tell whose they are.
+
+    Constants and arithmetic on shapes belong to those that read them, and need no other witness. Bodies go with the
+    node that runs them.
+    """
+    working = (node.key for node in graph.members.get(MAIN, ()) if node.key in graph.computed)
+    return frozenset(key for key in working if key in claims and _is_guess(claims[key]))
+
+
+def _is_guess(claim: Claim) -> bool:
+    return claim.confidence is Confidence.INFERRED and {item.kind for item in claim.evidence} == {EvidenceKind.DATAFLOW}
+
+
+def _replace_guesses(
+    strategy: Strategy, case: AttributionInput, claims: GraphClaims, shown: GraphClaims
+) -> GraphClaims:
+    """What values show in the place of guesses, and what follows from it for the guesses around.
+
+    A scripted function leaves no scope:    MatMul (fc) ─► If (?) ─► MatMul (block.fc)     dataflow: If is the root's
+                                            a call of `block` alone made what If makes     If, and its body, are block's
+    """
+    guesses = find_guesses(case.graph, claims.nodes)
+    settled = {key: shown.nodes[key] for key in guesses if key in shown.nodes}
+    settled = {key: replace(claim, strategy=strategy.name) for key, claim in settled.items() if _shows_module(claim)}
+    known = {key: claim for key, claim in claims.nodes.items() if not _is_guess(claim)} | settled
+    nodes = known | dataflow.claim_by_dataflow(case.graph, case.hierarchy, known, strategy.name)
+    return GraphClaims(nodes, claims.initializers)
+
+
+def _shows_module(claim: Claim) -> bool:
+    return claim.confidence >= Confidence.STRONG and any(item.kind is EvidenceKind.VALUE for item in claim.evidence)
 
 
 def find_ambiguous_calls(provenance: Provenance) -> frozenset[str]:

@@ -49,7 +49,10 @@ def claim_dynamo_scopes(graph: Graph, hierarchy: Hierarchy, scopes: ExporterScop
         if len(calls) > 1:
             unnumbered.setdefault(calls, []).append(node)
         else:
-            claims[node.key] = _claim_dynamo(calls, Confidence.EXACT, "", strategy)
+            # torch makes nodes in the scope of whoever reads them; the FX node knows who issued them.
+            written = hierarchy.canonical[_scope(node)[0] or ""]
+            refuted = "" if written == calls[0].path else f"Python frames refute {written}"
+            claims[node.key] = _claim_dynamo(calls, Confidence.EXACT, refuted, strategy)
     for calls, nodes in unnumbered.items():
         claims.update(_number_calls(nodes, calls, strategy))
     return claims
@@ -110,9 +113,8 @@ def _number_calls(nodes: list[Node], calls: _Calls, strategy: str) -> Mapping[st
         how = "calls told apart by order"
         claims = [_claim_dynamo((call,), Confidence.STRONG, how, strategy) for call in calls]
         return {node.key: claim for run, claim in zip(runs, claims, strict=True) for node in run}
-    return dict.fromkeys(
-        (node.key for node in nodes), _claim_dynamo(calls, Confidence.STRONG, "calls not told apart", strategy)
-    )
+    undecided = _claim_dynamo(calls, Confidence.INFERRED, "calls not told apart", strategy)
+    return dict.fromkeys((node.key for node in nodes), undecided)
 
 
 def claim_torchscript_scopes(

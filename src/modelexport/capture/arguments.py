@@ -27,6 +27,7 @@ from modelexport.errors import InputError
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.fingerprint import fingerprint
 from modelexport.graph.index import Graph
+from modelexport.record.lineage import Lineage
 from modelexport.record.signals import ExporterScopes, Fingerprint
 
 _BY_POSITION = frozenset({inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY})
@@ -230,13 +231,15 @@ class ExportRequest:
 class Exported:
     """An ONNX model as torch made it, what dynamo.py and torchscript.py both return.
 
-    before  the graph before torch's own optimizer, where the exporter has one
-    scopes  what the exporter knows about module calls beyond what it wrote into the graph
+    before   the graph before torch's own optimizer, where the exporter has one
+    lineage  what that optimizer was seen to make of it
+    scopes   what the exporter knows about module calls beyond what it wrote into the graph
     """
 
     model: ModelFile
     exporter: str
     before: Graph | None = None
+    lineage: Lineage | None = None
     scopes: ExporterScopes = ExporterScopes()
     notes: tuple[str, ...] = ()
 

@@ -38,7 +38,7 @@ def export_dynamo(
         lambda dynamic: export(model, _free_of_marks(arguments), request, dynamic=dynamic),
         f"Try --exporter {other}.",
     )
-    return finish_export(program, "dynamo", request, hierarchy)
+    return finish_export(program, "dynamo", request, hierarchy, model)
 
 
 def _free_of_marks(arguments: CallArguments) -> CallArguments:

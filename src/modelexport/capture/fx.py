@@ -31,19 +31,20 @@ from torch.utils import _pytree as pytree
 from modelexport.capture.arguments import CallArguments, fingerprint_tensor
 from modelexport.capture.hierarchy import state_tensors
 from modelexport.capture.isolation import isolate_model, root_cause
-from modelexport.capture.onnx_program import fx_stacks
+from modelexport.capture.onnx_program import Stack, fx_stacks
 from modelexport.record.hierarchy import ROOT, Hierarchy, ModuleCall
 from modelexport.record.signals import Fingerprint, Trace, TracedOp
 
 
-def fx_text(module: torch.nn.Module, graph: torch.fx.Graph, hierarchy: Hierarchy) -> str:
+def fx_text(captured: _FxGraph, hierarchy: Hierarchy, model: torch.nn.Module) -> str:
     """One line for each node, a heading wherever the open module calls change; branch bodies come last."""
-    return "\n".join(_lines(module, graph, hierarchy, "graph")) + "\n"
+    return "\n".join(_lines(captured, hierarchy, model, "graph")) + "\n"
 
 
-def _lines(module: torch.nn.Module, graph: torch.fx.Graph, hierarchy: Hierarchy, name: str) -> Iterator[str]:
+def _lines(captured: _FxGraph, hierarchy: Hierarchy, model: torch.nn.Module, name: str) -> Iterator[str]:
     yield f"{name}:"
-    stacks = fx_stacks(graph.nodes, hierarchy)
+    graph = captured.graph
+    stacks = fx_stacks(graph.nodes, hierarchy, model)
     heading: str | None = None
     for node in graph.nodes:
         calls = ("?" if call is None else str(call) or "(root)" for call in stacks[node.name])
@@ -52,10 +53,10 @@ def _lines(module: torch.nn.Module, graph: torch.fx.Graph, hierarchy: Hierarchy,
             yield f"  # {heading}"
         yield f"    {node.format_node() or f'return {node.args[0]}'}"
     for node in graph.nodes:
-        body = getattr(module, str(node.target), None) if node.op == "get_attr" else None
+        body = getattr(captured.module, str(node.target), None) if node.op == "get_attr" else None
         if isinstance(body, torch.fx.GraphModule):
             yield ""
-            yield from _lines(body, body.graph, hierarchy, str(node.target))
+            yield from _lines(_FxGraph(body, body.graph, ()), hierarchy, model, str(node.target))
 
 
 FxKind = Literal["torch_export", "symbolic_trace"]
@@ -87,8 +88,9 @@ def trace_fx(model: torch.nn.Module, arguments: CallArguments, hierarchy: Hierar
                 captured = _export_graph(model, own)
             else:
                 captured = _FxGraph(model, _CallTracer(own).trace(model), list(own.tensors.values()))
-            text = fx_text(captured.module, captured.graph, hierarchy)
-            recorder = _FxRecorder(captured, hierarchy, own.tensors, state_tensors(model))
+            text = fx_text(captured, hierarchy, model)
+            stacks = fx_stacks(captured.graph.nodes, hierarchy, model)
+            recorder = _FxRecorder(captured, stacks, own.tensors, state_tensors(model))
             recorder.run(*captured.feed, enable_io_processing=False)
         except Exception as error:  # noqa: BLE001 - whatever keeps torch from tracing a model is the finding
             return FxCapture(None, root_cause(error, lines=1), text)
@@ -154,10 +156,10 @@ def _remove_constants(model: torch.nn.Module) -> Iterator[None]:
 class _FxRecorder(torch.fx.Interpreter):
     """Interpreter: runs a graph node by node and records its operators. Values are known by number."""
 
-    def __init__(self, captured: _FxGraph, hierarchy: Hierarchy, inputs: _Tensors, state: _Tensors) -> None:
+    def __init__(self, captured: _FxGraph, stacks: Mapping[str, Stack], inputs: _Tensors, state: _Tensors) -> None:
         super().__init__(captured.module, graph=captured.graph)
         self.extra_traceback = False
-        self._stacks = fx_stacks(captured.graph.nodes, hierarchy)
+        self._stacks = stacks
         self._ops: list[TracedOp] = []
         self._prints: list[Fingerprint] = []
         # Inputs, parameters and buffers live longer than the run: they are known by their identity.

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,6 +28,8 @@ from modelexport.errors import ExportFailed
 
 # torch's exporters and dispatch modes keep state in globals: one of them at a time in a process.
 EXPORT_LOCK = threading.RLock()
+# An attribute of something, and what makes its replacement from the original.
+Patch = tuple[Any, str, Callable[[Any], Any]]
 
 
 @contextmanager
@@ -93,6 +96,29 @@ def seed_torch(seed: int) -> Iterator[None]:
     with EXPORT_LOCK, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
+
+
+@contextmanager
+def replace_attributes(patches: Iterable[Patch]) -> Iterator[None]:
+    """Put `factory(original)` in the place of attributes, and afterwards everything back as it was.
+
+        replace_attributes([(torch.Tensor, "unsqueeze", lambda original: mended)])
+
+    An attribute that was inherited is inherited again. transformers' own function of this kind would leave
+    `unsqueeze` in torch.Tensor, and the last patch in its place if it is interrupted at the wrong moment.
+    """
+    replaced: list[tuple[Any, str, bool, Any]] = []
+    try:
+        for owner, name, factory in patches:
+            replaced.append((owner, name, name in vars(owner), vars(owner).get(name)))
+            setattr(owner, name, factory(getattr(owner, name)))
+        yield
+    finally:
+        for owner, name, own, original in reversed(replaced):
+            if own:
+                setattr(owner, name, original)
+            elif name in vars(owner):
+                delattr(owner, name)
 
 
 def random_layers_in_training(model: nn.Module) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ is known as well.
     torch.onnx.export(…, optimize=False)   program, its FX nodes with module stacks   -> scopes
     index_model(program.model)             the graph before                           -> Exported.before
     program.optimize()                     what torch writes                          -> Exported.model
+    RewriteRecorder                        what became of which node on the way       -> Exported.lineage
 
 Then names are put right: outputs have the names that the model returns them under, and symbols such as `s72` the names
 of the axes that were asked for. An axis that torch made fixed is a note, or an error if it must be dynamic.
@@ -19,6 +20,8 @@ https://github.com/pytorch/pytorch/blob/main/torch/onnx/_internal/exporter/_core
 
 from __future__ import annotations
 
+import inspect
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +34,7 @@ import torch
 
 from modelexport.capture.arguments import Exported, ExportRequest
 from modelexport.capture.isolation import export_failed, root_cause
+from modelexport.capture.recorded_lineage import RewriteRecorder
 from modelexport.errors import ExportFailed
 from modelexport.graph.file.reading import DETACHED_ABOVE, ModelFile
 from modelexport.graph.file.weights import Lazy, WeightData
@@ -39,12 +43,14 @@ from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.signals import ExporterScopes
 
 _CALL_NUMBER = re.compile(r"@(\d+)$")
-_Stack = tuple[ModuleCall | None, ...]
+# As Python prints a traceback: File "model.py", line 12, in forward
+_FRAME = re.compile(r'File "(.+?)", line (\d+), in')
+Stack = tuple[ModuleCall | None, ...]
 
 
-def fx_stacks(nodes: Iterable[torch.fx.Node], hierarchy: Hierarchy) -> dict[str, _Stack]:
+def fx_stacks(nodes: Iterable[torch.fx.Node], hierarchy: Hierarchy, model: torch.nn.Module) -> dict[str, Stack]:
     """The calls that were open for each FX node, outermost first; None in the place of one that is not certain."""
-    stacks: dict[str, _Stack] = {}
+    stacks: dict[str, Stack] = {}
     order: dict[str, dict[str, int]] = {}
     nodes = list(nodes)
     for node in nodes:
@@ -56,32 +62,66 @@ def fx_stacks(nodes: Iterable[torch.fx.Node], hierarchy: Hierarchy) -> dict[str,
         for path, keys in order.items()
         if hierarchy.modules[path].aliases and len(keys) != hierarchy.call_counts.get(path, 0)
     }
+    depths = _TracedFrames(nodes, model).depths()
     return {
-        name: tuple(None if call is None or call.path in unclear else call for call in stack)
-        for name, stack in _return_views(nodes, stacks).items()
+        name: tuple(None if call is None or call.path in unclear else call for call in stack[: depths.get(name)])
+        for name, stack in stacks.items()
     }
 
 
-def _return_views(nodes: Sequence[torch.fx.Node], stacks: Mapping[str, _Stack]) -> dict[str, _Stack]:
-    """Views under the calls that took them.
+class _TracedFrames:
+    """Python frames: what issued an FX node, whatever module was open when torch made the node.
 
-        y = x[0]; y is read by norm(y)    after x was written into, torch takes x[0] again where it is read, in norm
+        p, q = h.unbind(0)      line 1 of the model
+        h.mul_(2)
+        self.norm(q)            line 3 of the model, line 9 of norm
 
-    Such a view has the module stack of its reader and the Python frames of its taker: fewer than all else in the call.
+    After h was written into, torch takes p and q again where they are read: `unbind` has the module stack of norm, and
+    the frames of line 1. Whatever norm issues has a frame in the code of norm's `forward`.
     """
-    frames = {node.name: (node.meta.get("stack_trace") or "").count('File "') for node in nodes}
-    views = {node.name for node in nodes if getattr(node.target, "is_view", False) and frames[node.name]}
-    depths: dict[_Stack, int] = {}
-    for name, stack in stacks.items():
-        if name not in views and frames[name]:
-            depths[stack] = min(frames[name], depths.get(stack, frames[name]))
-    returned = dict(stacks)
-    for name in views:
-        stack, depth = stacks[name], frames[name]
-        if depth < depths.get(stack, 0):
-            outer = (stack[:end] for end in range(len(stack) - 1, 0, -1))
-            returned[name] = next((calls for calls in outer if depths.get(calls, depth + 1) <= depth), stack)
-    return returned
+
+    def __init__(self, nodes: Sequence[torch.fx.Node], model: torch.nn.Module) -> None:
+        self._frames = {node: _FRAME.findall(node.meta.get("stack_trace") or "") for node in nodes}
+        self._forwards = {path: _forward_code(module) for path, module in model.named_modules(remove_duplicate=False)}
+
+    def depths(self) -> dict[str, int]:
+        """By the name of a node that has frames of an outer call alone: how many calls of its stack were open."""
+        entered = {node: self._count_entered(node) for node, frames in self._frames.items() if frames}
+        # A forward that is not written in Python, or was exchanged, leaves no frame anywhere.
+        visible = {path for node, depth in entered.items() for path in _stack_paths(node)[:depth]}
+        short = {node: depth for node, depth in entered.items() if depth < len(_stack_paths(node))}
+        taken_again = {node: depth for node, depth in short.items() if _is_view(node)}
+        return {node.name: depth for node, depth in taken_again.items() if _stack_paths(node)[depth] in visible}
+
+    def _count_entered(self, node: torch.fx.Node) -> int:
+        """How many calls of a node's stack, from the model on, have a frame of their own, in this order."""
+        frames = iter(self._frames[node])
+        paths = _stack_paths(node)
+        for depth, path in enumerate(paths):
+            file, lines = self._forwards.get(path, ("", range(0)))
+            # Whatever is in a frame of the model's forward or before it, the model was open.
+            if depth and not any(name == file and int(line) in lines for name, line in frames):
+                return depth
+        return len(paths)
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    """Whether it shows a part of a tensor, or picks one of several such views. Nothing else is made a second time."""
+    source = node.args[0] if node.target is operator.getitem else node
+    return isinstance(source, torch.fx.Node) and bool(getattr(source.target, "is_view", False))
+
+
+def _stack_paths(node: torch.fx.Node) -> list[str]:
+    return [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+
+
+def _forward_code(module: torch.nn.Module) -> tuple[str, range]:
+    """The file and the lines of a module's `forward`."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    if code is None:
+        return "", range(0)
+    lines = [line for _, _, line in code.co_lines() if line is not None]
+    return code.co_filename, range(code.co_firstlineno, max(lines, default=code.co_firstlineno) + 1)
 
 
 def _module_call(key: str, path: str, hierarchy: Hierarchy, order: dict[str, dict[str, int]]) -> ModuleCall | None:
@@ -156,6 +196,7 @@ def finish_export(
     exporter: str,
     request: ExportRequest,
     hierarchy: Hierarchy,
+    model: torch.nn.Module,
     mend: Callable[[torch.onnx.ONNXProgram], None] = lambda program: None,  # noqa: ARG005
 ) -> Exported:
     """Record the graph and its scopes, optimize it as torch would, and put its names right.
@@ -167,11 +208,13 @@ def finish_export(
     _copy_returned_inputs(made.model.graph)
     _name_outputs(made.model, request.output_names)
     before = index_model(_to_file(made.model).proto)
-    stacks = {} if made.exported_program is None else fx_stacks(made.exported_program.graph.nodes, hierarchy)
+    stacks = {} if made.exported_program is None else fx_stacks(made.exported_program.graph.nodes, hierarchy, model)
     # Only the innermost call of a node counts; where that is not certain, the node is left out.
     calls = {name: stack[-1] for name, stack in stacks.items() if stack and stack[-1] is not None}
-    made.optimize()
-    mend(made)
+    recorder = RewriteRecorder(made.model)
+    with recorder.recording():
+        made.optimize()
+        mend(made)
     _name_outputs(made.model, request.output_names)  # what is returned twice has become two values
     file = _to_file(made.model)
     # After a refusal every axis is fixed, and the note says so.
@@ -179,7 +222,8 @@ def finish_export(
     stuck = _name_axes(file.proto, {} if refused else request.axes, fixed)
     if stuck and request.must_dynamic:
         raise ExportFailed(f"torch cannot keep every axis dynamic: {'; '.join(stuck)}", "Leave --dynamic out.")
-    return Exported(file, exporter, before, ExporterScopes(calls), (*refused, *stuck))
+    lineage = recorder.lineage(before, file.graph)
+    return Exported(file, exporter, before, lineage, ExporterScopes(calls), (*refused, *stuck))
 
 
 def _copy_returned_inputs(graph: ir.Graph) -> None:

@@ -20,7 +20,7 @@ https://github.com/huggingface/transformers/blob/main/src/transformers/exporters
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -30,6 +30,7 @@ import torch
 from modelexport.capture.arguments import CallArguments, Exported, ExportRequest
 from modelexport.capture.dynamo import positional_shapes
 from modelexport.capture.entry_point import call_by_position
+from modelexport.capture.isolation import Patch, replace_attributes
 from modelexport.capture.onnx_program import export_dynamic_or_static, finish_export, translate_operators
 from modelexport.capture.silence import silence_loggers
 from modelexport.errors import ExtraMissing
@@ -37,7 +38,6 @@ from modelexport.record.hierarchy import Hierarchy
 
 _NEEDED = "pip install 'transformers>=5.22'"
 _STACK = "nn_module_stack"
-_Patch = tuple[Any, str, Callable[[Any], Any]]
 
 
 def export_transformers(
@@ -54,7 +54,7 @@ def export_transformers(
                 lambda dynamic: _export(model, arguments, request, dynamic=dynamic),
                 "Try --exporter torchscript.",
             )
-            return finish_export(program, "transformers", request, hierarchy, exporter.apply_onnx_ir_fixes)
+            return finish_export(program, "transformers", request, hierarchy, model, exporter.apply_onnx_ir_fixes)
 
 
 def _load_exporter(name: str) -> Any:
@@ -95,36 +95,13 @@ def patched_transformers() -> Iterator[None]:
 @contextmanager
 def _patched(exporter: ModuleType) -> Iterator[None]:
     registry = _load_exporter("utils")
-    own: list[_Patch] = [
+    own: list[Patch] = [
         (registry, "patch_attributes", lambda original: replace_attributes),  # noqa: ARG005
         (exporter, "apply_fx_node_fixes", _keep_module_stacks),
     ]
     # In this order: for a function that both replace, `dynamo` wraps what `onnx` made of it.
     with replace_attributes(own), registry.apply_patches("onnx"), registry.apply_patches("dynamo"):
         yield
-
-
-@contextmanager
-def replace_attributes(patches: Iterable[_Patch]) -> Iterator[None]:
-    """Put `factory(original)` in the place of attributes, and afterwards everything back as it was.
-
-        replace_attributes([(torch.Tensor, "unsqueeze", lambda original: mended)])
-
-    An attribute that was inherited is inherited again. transformers' own function of this kind would leave
-    `unsqueeze` in torch.Tensor, and the last patch in its place if it is interrupted at the wrong moment.
-    """
-    replaced: list[tuple[Any, str, bool, Any]] = []
-    try:
-        for owner, name, factory in patches:
-            replaced.append((owner, name, name in vars(owner), vars(owner).get(name)))
-            setattr(owner, name, factory(getattr(owner, name)))
-        yield
-    finally:
-        for owner, name, own, original in reversed(replaced):
-            if own:
-                setattr(owner, name, original)
-            elif name in vars(owner):
-                delattr(owner, name)
 
 
 def _keep_module_stacks(fix_nodes: Callable[[str, torch.fx.GraphModule], None]) -> Any:

@@ -39,6 +39,7 @@ _NOBODY: Frontier = frozenset()
 # Domains of operators whose results have channels in another order, and some more of them to fill up a block:
 # NCHWc, https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/core/optimizer/nchwc_transformer.cc
 _OWN_LAYOUTS = frozenset({NCHWC})
+_REORDERS = ("ReorderInput", "ReorderOutput")
 _SHOWN_BY = {Verdict.PROVED: ShownBy.VALUE, Verdict.ENCLOSED: ShownBy.BETWEEN}
 # Stands for "several modules made the same": a landmark that does not tell whose work is around it.
 _SEVERAL: Frontier = frozenset({ModuleCall("", -1)})
@@ -111,11 +112,19 @@ class AttributionProver:
         held = {key: [*evidence.issued, *evidence.passed] for key, evidence in self._evidence.items()}
         numbers = {key: {value.number for value in values} for key, values in held.items()}
         slices = Contributors(graph, self._provenance.hierarchy, self._sources, numbers)
+        self._busy = slices.busy
         behind = {node.key: slices.behind(node, self._numbers_made(node)) for node in graph.nodes if numbers[node.key]}
         telling = {key: calls for key, calls in behind.items() if self._evidence[key].issuers}
         around = slices.around(telling, self._proved)
-        # A view that nobody issued is told by what is around it, and may be its maker's.
-        return {key: telling.get(key) or calls | behind.get(key, _NOBODY) for key, calls in around.items()}
+        contributors = {}
+        for key, calls in around.items():
+            if self._evidence[key].idle:
+                # Whoever was given it, or returned it, may have passed it on without an operator.
+                contributors[key] = calls | behind.get(key, _NOBODY) | slices.handlers(numbers[key])
+            else:
+                # A view that nobody issued is told by what is around it, and may be its maker's.
+                contributors[key] = telling.get(key) or calls | behind.get(key, _NOBODY)
+        return contributors
 
     def _numbers_made(self, node: Node) -> set[int]:
         """The values of the run that a node can have made, by number: what others handed on has nodes of its own.
@@ -239,7 +248,7 @@ class AttributionProver:
     def _judge_proved(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
         """A node that one owner issued: whether all of its owners did, and nobody who is not named."""
         # What is passed on as it is may be the work of all who are in one node with its maker.
-        beside = _NOBODY if evidence.new else self._fused_beside(node)
+        beside = self._fused_beside(node) if node.op_type in _REORDERS or not evidence.new else _NOBODY
         if self._strangers(node, owners - evidence.issuers - beside):
             return Verdict.CONTRADICTED, _NO_PART, self._contributors[node.key]
         if not evidence.new:
@@ -265,7 +274,7 @@ class AttributionProver:
 
     def _is_bounded(self, node: Node, evidence: NodeEvidence) -> bool:
         """Whether all who had a part in a node's value are known, though the value itself does not tell."""
-        if self._trouble or node.key in self._values.random or node.domain in _OWN_LAYOUTS or evidence.idle:
+        if self._trouble or node.key in self._values.random or node.domain in _OWN_LAYOUTS:
             return False
         calls = self._contributors[node.key]
         if not evidence.silence:
@@ -285,7 +294,9 @@ class AttributionProver:
         contributors = self._contributors[node.key]
         # A body runs again and again: not every call of a module inside of it was looked at.
         paths = set() if node.graph == MAIN else {call.path for call in contributors}
-        strangers = (owner for owner in owners - contributors if owner.path not in paths)
+        strangers = {owner for owner in owners - contributors if owner.path not in paths}
+        if self._evidence[node.key].idle:
+            strangers &= self._busy
         return frozenset(owner for owner in strangers if owner.path not in self._sources.hooked)
 
     def _credited_above(self, node: Node) -> Frontier:
@@ -351,6 +362,9 @@ class AttributionProver:
     def _fused_beside(self, node: Node) -> Frontier:
         """The owners of neighbours that do the work of several modules: their values show the last of these only."""
         neighbours = (*self._graph.successors(node), *self._graph.predecessors(node))
+        if node.op_type in _REORDERS:
+            # Another layout is the work of whoever needs it, before or behind.
+            return frozenset(owner for near in neighbours for owner in self._owners(near))
         groups = [(self._owners(near), self._evidence[near.key].issuers) for near in neighbours]
         proved = [owners for owners, issuers in groups if len(owners) > 1 and not issuers.isdisjoint(owners)]
         return _NOBODY.union(*proved)

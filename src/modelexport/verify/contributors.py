@@ -28,7 +28,8 @@ Calls = frozenset[ModuleCall]
 
 class Contributors:
     """
-    held   by node key: the numbers of the run's values that hold the same as what a node makes
+    held  by node key: the numbers of the run's values that hold the same as what a node makes
+    busy  the calls in which an operator was issued
     """
 
     def __init__(
@@ -38,20 +39,41 @@ class Contributors:
         self._held = held
         self._ancestors = _ancestor_masks(graph)
         self._holders = self._find_holders()
-        self._first_op = self._find_beginnings()
+        self.busy = self._find_busy_calls()
         self._returned = self._find_silent_calls()
 
     def behind(self, node: Node, numbers: Iterable[int]) -> Calls:
         """The calls on the ways from values that a node makes, by number, back to what the graph has before it."""
-        above = self._ancestors[node.key]
+        above, read_here = self._ancestors[node.key], self._numbers_read(node)
+
+        def is_border(number: int) -> bool:
+            # A view that the graph has elsewhere, and the node does not read, may be undone in the node: optimizers
+            # move transposes from one side of an operator to the other.
+            is_held = bool(self._holders.get(number, 0) & above)
+            return is_held and (number in read_here or not self._sources.issued[number].op.view)
 
         def read_by(number: int) -> list[int]:
             reads = self._sources.issued[number].op.reads
-            return [read for read in reads if read in self._sources.issued and not self._holders.get(read, 0) & above]
+            return [read for read in reads if read in self._sources.issued and not is_border(read)]
 
         reached = backward_slice(numbers, read_by)
         issuers = {self._sources.issued[number].op.call for number in reached}
         return frozenset(issuers.union(*(self._returned.get(number, ()) for number in reached)))
+
+    def _numbers_read(self, node: Node) -> Collection[int]:
+        """The values of the run that a node reads, over nodes before it that hold none."""
+
+        def unknown_before(reader: Node) -> list[Node]:
+            return [maker for maker in self._graph.predecessors(reader) if not self._held[maker.key]]
+
+        readers = [node, *backward_slice(unknown_before(node), unknown_before)]
+        makers = {maker.key for reader in readers for maker in self._graph.predecessors(reader)}
+        return {number for key in makers for number in self._held[key]}
+
+    def handlers(self, numbers: Collection[int]) -> Calls:
+        """The calls that were given one of these values, or returned it."""
+        calls = self._sources.calls
+        return frozenset(call.call for call in calls if not {*call.inputs, *call.outputs}.isdisjoint(numbers))
 
     def around(self, behind: Mapping[str, Calls], landmarks: Collection[str]) -> Mapping[str, Calls]:
         """By node key: the calls behind the first landmarks on every way down, and behind what is passed on the way.
@@ -66,10 +88,6 @@ class Contributors:
             reached[node.key] = nobody.union(*(behind.get(key, nobody) for key in below), *farther)
         return reached
 
-    def began(self, call: ModuleCall) -> int | None:
-        """The index of the first operator that was issued while a call was open; None if there was none."""
-        return self._first_op.get(call)
-
     def _find_holders(self) -> Mapping[int, int]:
         """By the number of a value: a mask of the nodes that hold the same, bits by their positions."""
         holders: defaultdict[int, int] = defaultdict(int)
@@ -78,19 +96,16 @@ class Contributors:
                 holders[number] |= 1 << self._graph.by_key[key].position
         return holders
 
-    def _find_beginnings(self) -> Mapping[ModuleCall, int]:
-        first: dict[ModuleCall, int] = {}
-        for index, op in enumerate(self._sources.ops):
-            if op.call not in first:
-                for caller in self._hierarchy.stack(op.call):
-                    first.setdefault(caller, index)
-        return first
+    def _find_busy_calls(self) -> Calls:
+        """The calls in which an operator was issued."""
+        issuers = {op.call for op in self._sources.ops}
+        return frozenset(caller for call in issuers for caller in self._hierarchy.stack(call))
 
     def _find_silent_calls(self) -> Mapping[int, Iterable[ModuleCall]]:
         """By the number of a value: the calls that returned it and did nothing, as a dropout outside of training."""
         returned: defaultdict[int, list[ModuleCall]] = defaultdict(list)
         for ended in self._sources.calls:
-            if ended.call not in self._first_op:
+            if ended.call not in self.busy:
                 for number in ended.outputs:
                     returned[number].append(ended.call)
         return returned

@@ -1,0 +1,120 @@
+"""Sets of owners are as wide as the truth: what optimizers merge and fold, and what exporters see too late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from measure.corpus.networks import owners
+from measure.corpus.networks.network import Network
+from torch import Tensor, nn
+
+import modelexport as mx
+from modelexport.graph.index import MAIN, Graph, index_model
+from modelexport.record.provenance import Attribution
+
+EXPORTERS = ["dynamo", "torchscript"]
+
+
+class Exported:
+    """A network, exported: the attribution of each node, and the graph."""
+
+    def __init__(self, network: Network, folder: Path, exporter: str) -> None:
+        network.make_equal()
+        path = folder / "net.onnx"
+        self.record = mx.export(
+            network.eval(), path, inputs=network.example(), exporter=exporter, no_check=True
+        ).provenance
+        self.graph: Graph = index_model(onnx.load(path))
+
+    @property
+    def answers(self) -> Mapping[str, Attribution]:
+        return {key: entry.attribution for key, entry in self.record.nodes.items()}
+
+    def modules_of(self, *operators: str) -> list[set[str]]:
+        """The owners of the nodes with these operators, in the order of the file."""
+        nodes = [node for node in self.graph.nodes if node.op_type in operators and node.graph == MAIN]
+        return [{call.path for call in self.answers[node.key].owners} for node in nodes]
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_merged_node_belongs_to_those_who_made_its_value_alone(tmp_path: Path, exporter: str) -> None:
+    """The mask of the third layer has fewer positions: it is not the one that the other two make."""
+    exported = Exported(owners.MergedMasks(), tmp_path, exporter)
+    first_two, third = {"layers.0", "layers.1"}, {"layers.2"}
+    made = exported.modules_of("Sub")
+    # One Sub stands for two. TorchScript merges as well, and does not say what: the first one's scope is left.
+    assert made == [first_two if exporter == "dynamo" else {"layers.0"}, third]
+    assert all(len(modules) == 1 for modules in exported.modules_of("Softmax", "MatMul", "Slice"))
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_who_reads_a_constant_that_several_folded_is_told_by_its_operator(tmp_path: Path, exporter: str) -> None:
+    exported = Exported(owners.FoldedTables(), tmp_path, exporter)
+    looked_up = exported.modules_of("Gather", "GatherND")
+    assert looked_up == [{"layers.0"}, {"layers.1"}, {"layers.2"}]
+    assert all(len(answer.owners) == 1 for key, answer in exported.answers.items() if key in exported.graph.computed)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_who_adds_a_bias_that_torch_merged_is_told_by_the_operator(tmp_path: Path, exporter: str) -> None:
+    exported = Exported(owners.EqualBiases(), tmp_path, exporter)
+    assert exported.modules_of("Add") == [{"first"}, {"second"}]
+    if exporter == "dynamo":
+        merged = [answer.owners for answer in exported.record.initializers.values() if len(answer.owners) > 1]
+        assert [{call.path for call in calls} for calls in merged] == [{"first", "second"}]  # the weight is both's
+
+
+def test_a_node_in_a_body_belongs_to_whoever_runs_the_body(tmp_path: Path) -> None:
+    """Constants of the branches are those of the model as well, and nothing in a scripted function has a scope."""
+    exported = Exported(owners.ScriptedBranches(), tmp_path, "torchscript")
+    graph, answers = exported.graph, exported.answers
+    branching = [node for node in graph.nodes if node.op_type == "If"]
+    assert [answers[node.key].module for node in branching] == ["first", "second"]
+    assert {answers[node.key].confidence for node in branching} == {mx.Confidence.EXACT}  # values tell, not dataflow
+    for node in graph.nodes:
+        if node.graph != MAIN:
+            runner = answers[graph.body_owner[node.graph]].ancestor
+            assert runner is not None
+            assert all(runner in exported.record.hierarchy.stack(call) for call in answers[node.key].owners), node.key
+
+
+def test_an_element_belongs_to_whoever_took_it(tmp_path: Path) -> None:
+    """torch takes the elements again inside of the modules that read them; the evidence says what was refuted."""
+    exported = Exported(owners.TakenAgain(), tmp_path, "dynamo")
+    assert {frozenset(modules) for modules in exported.modules_of("SplitToSequence", "SequenceAt")} == {frozenset({""})}
+    details = {item.detail for answer in exported.answers.values() for item in answer.evidence}
+    assert {"Python frames refute left.0", "Python frames refute right"} <= details
+
+
+def test_views_stay_with_the_module_that_takes_them(tmp_path: Path) -> None:
+    exported = Exported(owners.ViewsInForward(), tmp_path, "dynamo")
+    moved = exported.modules_of("Transpose")
+    assert {"first"} in moved
+    assert {"second"} in moved
+    assert {""} not in moved
+
+
+class Called(Network):
+    """The first call leaves nothing in the graph, and the names say nothing of numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.b = self.a
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.b(x + 1)
+        return self.a(torch.relu(self.b(x)))
+
+    def example(self) -> tuple[Tensor, ...]:
+        return (torch.linspace(-1, 1, 64).reshape(16, 4),)
+
+
+def test_calls_that_scopes_leave_open_are_told_by_values(tmp_path: Path) -> None:
+    exported = Exported(Called(), tmp_path, "dynamo")
+    products = [node.key for node in exported.graph.nodes if node.op_type == "Gemm"]
+    assert [str(exported.answers[key].ancestor) for key in products] == ["a#1", "a#2"]
