@@ -6,7 +6,7 @@ gone without a trace; `descent.py` has a table of them, and how to add one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
@@ -29,9 +29,22 @@ class MatchLinker(NodeLinker):
             nodes = self._after.congruent[node.key]
             if origin is not None:
                 origins = self._links.drop_cut_off(self._before.congruent_nodes(origin))
+                if len(nodes) > len(origins):
+                    origins = list(dict.fromkeys((*origins, *self._find_merged(node))))
                 self._link_congruent(nodes, origins, self._matching.confidence[node.key])
             elif node.key in self._links.regions and not is_rearranging(node):
                 self._links.add_region(nodes, self._without_quantized(node, self._links.regions[node.key]))
+
+    def _find_merged(self, node: Node) -> Iterator[Node]:
+        """Nodes before that made something else than a node's match, which is the same now, as sizes became constants.
+
+        before    x ──► Shape ──► Div ──► a          after    Div(8, 2) ──► a
+                  y ──► Shape ──► Div ──► b                   Div(8, 2) ──► b
+        """
+        for class_before in self._anchors.merged.get(self._after.result(node), ()):
+            producer = self._before.producers.get(class_before)
+            if producer is not None and (producer.op_type, producer.attributes) == (node.op_type, node.attributes):
+                yield from self._before.congruent_nodes(producer)
 
     def _without_quantized(self, node: Node, region: Sequence[Node]) -> Sequence[Node]:
         """The region without what a quantizer does that reads the result of a node which is as it was before."""
@@ -49,8 +62,11 @@ class MatchLinker(NodeLinker):
         nodes = [node for node in nodes if len(nodes) == 1 or not self._link_named(node, left)]
         if len(nodes) != len(origins):
             for node in nodes:
-                relation = Relation.SHARED if len(origins) > 1 else match_relation(node, origins[0])
-                self._links.add(node, origins, relation, confidence)
+                # Of more than there were, a name or a reader tells which one each of them is.
+                wanted = self._links.choose_origin(node, left) if len(nodes) > len(origins) > 1 else None
+                sources = origins if wanted is None else [left[wanted]]
+                relation = Relation.SHARED if len(sources) > 1 else match_relation(node, sources[0])
+                self._links.add(node, sources, relation, confidence)
             return
         chosen = {node.key: self._links.choose_origin(node, left) for node in nodes} if len(nodes) > 1 else {}
         for node in sorted(nodes, key=lambda node: chosen.get(node.key) is None):

@@ -149,7 +149,12 @@ class Anchors:
 
     def _contradict(self, class_after: int, class_before: int) -> bool:
         """Whether two values at the same input cannot be the same: a constant may stand for what was computed."""
-        return (class_after in self.after.constants) == (class_before in self.before.constants)
+        fixed_after = class_after in self.after.constants
+        fixed_before = class_before in self.before.constants
+        # What is computed from constants now may have been several values: sizes of different tensors.
+        if class_after in self.after.foldable and class_before not in self.before.foldable and not fixed_before:
+            return False
+        return fixed_after == fixed_before
 
     def is_above(self, upper: int, lower: int) -> bool:
         """Whether one value before is made from another alone: what did that may have been dropped."""

@@ -4,7 +4,8 @@
 
 1. *Hints and congruence* (`match_graphs`): values are anchored in this order, each from the more to the less certain.
    Constants by content; inputs and outputs; names that a neighbour confirms; congruence from all of these in both
-   directions; names that nobody confirms; what is left, by guessing which work ends where.
+   directions; names that nobody confirms; what is left, by guessing which work ends where, and by pairing nodes of one
+   kind inside of regions (`align_regions`).
 2. *Links* (`link_nodes`): each kind of evidence about nodes has a linker of its own. They run in this order:
 
        MatchLinker          matches and regions: what is known. All others add to it.

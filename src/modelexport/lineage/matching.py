@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
 from modelexport.graph.operators import family, is_passing, is_product, is_rearranging, is_view
 from modelexport.lineage.anchors import Anchors, pair_inputs
@@ -34,8 +33,6 @@ _CROWD = 48
 _DISTINCTIVE = 16
 # Operators that one operator was ever seen to take in behind it.
 _STEPS = 4
-# Operators that one operator is believed to do the work of without further signs.
-_LARGEST_STEP = 32
 
 
 class Matching:
@@ -366,23 +363,13 @@ class Matching:
         if len(works) <= 1:
             return  # its inputs are paired already
         keys = {work.key for work in works}
-        inside = {each.key: each for work in works for each in self._path_to(work, keys, _STEPS)}
+        inside = {each.key: each for work in works for each in self.before.path_to(work, keys, _STEPS)}
         made = {class_id for each in inside.values() for class_id in self.before.outputs(each)}
         read = {class_id for each in inside.values() for class_id in self.before.varying_inputs(each)}
         left = read - made - self._known_inputs(node) - self.anchors.classes_still_there()
         if len(left) == 1 and keys <= inside.keys():
             self.anchor(unknown[0], left.pop())
             self.propagate()
-
-    def _path_to(self, node: Node, keys: set[str], steps: int) -> list[Node]:
-        """A node and all above it that lead to it from one of others within some steps."""
-        path = [node]
-        for class_id in self.before.varying_inputs(node) if steps else ():
-            producer = self.before.producers.get(class_id)
-            above = [] if producer is None else self._path_to(producer, keys, steps - 1)
-            if any(each.key in keys for each in above):
-                path += above
-        return path
 
     def _start_of_next(self, node: Node, made: int) -> int:
         """What a node's work makes, if a reader's result is known and that reader does all that came next.
@@ -392,37 +379,9 @@ class Matching:
         """
         for reader in self.after.readers_of(self.after.result(node))[:_CROWD]:
             end = self.anchors.get(self.after.result(reader))
-            if end not in (NO_CLASS, made) and self._is_one_step(made, end, self._known_inputs(reader)):
+            if end not in (NO_CLASS, made) and self.before.is_one_step(made, end, self._known_inputs(reader)):
                 return made
         return NO_CLASS
-
-    def _is_one_step(self, start: int, end: int, known: set[int]) -> bool:
-        """Whether a value is made from another and known ones alone, and no single value lies between the two."""
-        step = self._slice_between(start, end, known)
-        made = {start}
-        for index, node in enumerate(step[:-1]):
-            made.update(self.before.outputs(node))
-            read = {class_id for later in step[index + 1 :] for class_id in self.before.varying_inputs(later)}
-            if len(read & made) == 1 and not all(map(is_rearranging, step[: index + 1])):
-                return False
-        return bool(step)
-
-    def _slice_between(self, start: int, end: int, known: set[int]) -> list[Node]:
-        """The nodes from one value to another, in file order; none if something else goes in, or it is far."""
-        stops, read = {start, *known}, set[int]()
-
-        def step(node: Node) -> Iterator[Node]:
-            inputs = self.before.varying_inputs(node)
-            read.update(inputs)
-            return (
-                self.before.producers[each] for each in inputs if each not in stops and each in self.before.producers
-            )
-
-        nodes = backward_slice([self.before.producers[end]], step, limit=_LARGEST_STEP)
-        made = {class_id for node in nodes for class_id in self.before.outputs(node)}
-        if len(nodes) == _LARGEST_STEP or start not in read or not read <= stops | made:
-            return []
-        return sorted(nodes, key=lambda node: node.position)
 
     def _is_done_by(self, readers: Iterable[Node], origin: Node) -> bool:
         """Whether one of some nodes reads a constant of another that tells it from others: it does that one's work."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
-from modelexport.graph.operators import family, is_moving, is_rearranging
+from modelexport.graph.operators import family, is_moving, is_passing, is_rearranging
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 
@@ -163,20 +163,37 @@ class ReplacedRegions:
         computes = node.key in self._after.graph.computed
         alike = tuple(source for source in gone if (source.key in self._before.graph.computed) == computes)
         region = alike or (gone if computes or work is not None else ())
-        if work is None:
-            return region
+        return region if work is None else self._divide(node, work, region)
+
+    def _divide(self, node: Node, work: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
+        """What a node has replaced that is known to do some work, of all that it may have."""
         if self._after.result(node) in self._anchors:
             if (node.op_type, node.attributes) == (work.op_type, work.attributes):
                 region = tuple(source for source in region if not (is_rearranging(source) or is_moving(source)))
             return region if work in region else (*region, work)
         if self._matching.does_part(node, work):
             return (work,)
+        readers = [reader for class_id in self._after.outputs(node) for reader in self._after.readers_of(class_id)]
+        if any(map(self._is_idle_so_far, readers)):
+            # Every node does some work: what came next is that reader's.
+            known = {source.key for source in self._matching.known_works(node)}
+            return (
+                *self._above(node, work),
+                *(source for source in region if source.key in known and source != work),
+                work,
+            )
         # What depends on the work of a reader as well is done there, or later.
-        readers = (reader for class_id in self._after.outputs(node) for reader in self._after.readers_of(class_id))
         works_below = [self._matching.works[reader.key] for reader in readers if reader.key in self._matching.works]
         later = {source.key for work_below in works_below for source in self._below(work_below, region)}
         below = [source for source in self._below(work, region) if source is work or source.key not in later]
         return (*self._above(node, work), *(below if len(below) <= _STEPS else (work,)))
+
+    def _is_idle_so_far(self, node: Node) -> bool:
+        """Whether a node works on data, and no work of it is known."""
+        if node.key in self._matching.matches or is_rearranging(node) or is_passing(node):
+            return False
+        rescales = self._find_rescaled(node) is not None or self._after.is_scale(self._after.result(node))
+        return not rescales and not self._matching.known_works(node)
 
     def _find_rescaled(self, node: Node) -> Node | None:
         """The node whose integers another one turns into floats, by a scale that a quantizer has found."""

@@ -17,9 +17,9 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from modelexport.graph.algorithms import ValueNumbers
+from modelexport.graph.algorithms import ValueNumbers, backward_slice
 from modelexport.graph.index import FLOATS, Graph, Node
-from modelexport.graph.operators import family, is_commutative, is_moving, is_passing, is_random
+from modelexport.graph.operators import family, is_commutative, is_moving, is_passing, is_random, is_rearranging
 
 # In the place of an input or output that is left out, or of a class that is not known.
 NO_CLASS = -1
@@ -27,6 +27,8 @@ NO_CLASS = -1
 _MOST_CONSTANTS = 64
 # Nodes in a row that tools are known to drop.
 _STEPS = 4
+# Operators that one operator is believed to do the work of without further signs.
+_LARGEST_STEP = 32
 
 
 class ValueClasses:
@@ -171,6 +173,42 @@ class ValueClasses:
         read = {class_id for node in others for class_id in self.inputs(node)}
         apart = (made.isdisjoint(self.inputs(node)) and read.isdisjoint(self.outputs(node)) for node in nodes)
         return [node for node, is_apart in zip(nodes, apart, strict=True) if not is_apart]
+
+    def is_one_step(self, start: int, end: int, known: set[int]) -> bool:
+        """Whether a value is made from another and known ones alone, and no single value lies between the two."""
+        step = self._slice_between(start, end, known)
+        made = {start}
+        for index, node in enumerate(step[:-1]):
+            made.update(self.outputs(node))
+            read = {class_id for later in step[index + 1 :] for class_id in self.varying_inputs(later)}
+            if len(read & made) == 1 and not all(map(is_rearranging, step[: index + 1])):
+                return False
+        return bool(step)
+
+    def _slice_between(self, start: int, end: int, known: set[int]) -> list[Node]:
+        """The nodes from one value to another, in file order; none if something else goes in, or it is far."""
+        stops, read = {start, *known}, set[int]()
+
+        def step(node: Node) -> Iterator[Node]:
+            inputs = self.varying_inputs(node)
+            read.update(inputs)
+            return (self.producers[each] for each in inputs if each not in stops and each in self.producers)
+
+        nodes = backward_slice([self.producers[end]], step, limit=_LARGEST_STEP)
+        made = {class_id for node in nodes for class_id in self.outputs(node)}
+        if len(nodes) == _LARGEST_STEP or start not in read or not read <= stops | made:
+            return []
+        return sorted(nodes, key=lambda node: node.position)
+
+    def path_to(self, node: Node, keys: set[str], steps: int) -> list[Node]:
+        """A node and all above it that lead to it from one of others within some steps."""
+        path = [node]
+        for class_id in self.varying_inputs(node) if steps else ():
+            producer = self.producers.get(class_id)
+            above = [] if producer is None else self.path_to(producer, keys, steps - 1)
+            if any(each.key in keys for each in above):
+                path += above
+        return path
 
     def pair_interfaces(self, graph_id: str, other: ValueClasses, other_id: str) -> Iterator[tuple[int, int]]:
         """What goes into and comes out of a body or function, with the same of another one, in their order."""

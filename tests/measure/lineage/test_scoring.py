@@ -93,7 +93,7 @@ def changed(case: Case, relinker: Relinker) -> dict[str, int]:
 class TestRight:
     def test_all_is_found(self) -> None:
         everything = Score(
-            nodes=3, scored=3, contains=3, told=3, module=3, several=1, compared=3
+            nodes=3, scored=3, contains=3, told=3, module=3, several=1, judged=3, compared=3
         )  # fmt: skip
         assert scored(FUSED) == everything
         assert scored(PAIR) == replace(everything, several=0)
@@ -115,11 +115,11 @@ class TestRight:
 class TestWrong:
     def test_no_source(self) -> None:
         none = wrong({SUM: Link((), Relation.INTRODUCED)})
-        assert changed(FUSED, none) == {"empty": 1, "contains": -1, "module": -1, "compared": -1}
+        assert changed(FUSED, none) == {"empty": 1, "contains": -1, "module": -1, "judged": -1, "compared": -1}
 
     def test_another_node_of_another_module(self) -> None:
         other = wrong({SUM: Link(("a1",), Relation.KEPT)})
-        assert changed(FUSED, other) == {"contains": -1, "module": -1, "contradicted": 1}
+        assert changed(FUSED, other) == {"contains": -1, "module": -1, "too_wide": 1, "contradicted": 1}
 
     def test_another_node_of_the_same_module(self) -> None:
         other = wrong({SUM: Link(("h2",), Relation.KEPT)})
@@ -129,6 +129,7 @@ class TestWrong:
         """Whoever names them all has the true one among them, but not the module."""
         everything = wrong({SUM: Link(("h1", "a1", "r1", "h2", "y"), Relation.FUSED)})
         assert changed(FUSED, everything)["module"] == -1
+        assert changed(FUSED, everything)["too_wide"] == 1
         assert "contains" not in changed(FUSED, everything)
 
     @pytest.mark.parametrize("owner", ["fc1", "act"])
@@ -140,13 +141,13 @@ class TestWrong:
         assert changed(FUSED, one) == {"module": -1, "one_only": 1}
 
     def test_the_module_alone_is_wrong(self) -> None:
-        assert changed(FUSED, credited(PRODUCT, "act")) == {"module": -1}
-        assert changed(FUSED, credited(PRODUCT, "")) == {"module": -1}
-        assert changed(FUSED, credited(PRODUCT)) == {"module": -1}
+        assert changed(FUSED, credited(PRODUCT, "act")) == {"module": -1, "too_wide": 1}
+        assert changed(FUSED, credited(PRODUCT, "")) == {"module": -1, "too_wide": 1}
+        assert changed(FUSED, credited(PRODUCT))["module"] == -1
 
     def test_two_tensors_of_one_shape_are_swapped(self) -> None:
         swapped = wrong({0: Link(("k",), Relation.RENAMED), 1: Link(("q",), Relation.RENAMED)})
-        assert changed(PAIR, swapped) == {"contains": -2, "module": -2, "contradicted": 2}
+        assert changed(PAIR, swapped) == {"contains": -2, "module": -2, "too_wide": 2, "contradicted": 2}
 
     def test_values_alone_see_what_names_cannot(self) -> None:
         """The tool has renamed both: there is no truth from names, and still they are contradicted."""
