@@ -86,7 +86,7 @@ class HeadByToken(nn.Module):
         self.heads = nn.ModuleList(nn.Linear(6, 3) for _ in range(3))
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        head = self.heads[input_ids[0, 0].item() % 3]
+        head = self.heads[int(input_ids[0, 0].item()) % 3]
         return head(self.embed(input_ids).mean(1))
 
     def example(self) -> Inputs:

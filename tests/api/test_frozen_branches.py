@@ -121,7 +121,7 @@ def test_wrong_small_values_inside_of_a_model_are_found(tmp_path: Path) -> None:
     model = nn.Sequential(TinyWeights(), nn.Linear(6, 6))
     exported(model, tmp_path / "a.onnx", {"input": X})
     with torch.no_grad():
-        model[0].fc.weight.mul_(1.5)  # type: ignore[union-attr]
+        model[0].fc.weight.mul_(1.5)  # type: ignore[union-attr, operator]
     verified = mx.verify(tmp_path / "a.onnx", model, inputs={"input": X})
     assert not verified.numbers_agree
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, ClassVar, Self
 
 import torch
@@ -132,11 +133,11 @@ class PathRecorder(TorchFunctionMode):
         self._stack.enter_context(module_hooks.register_module_forward_pre_hook(self._enter_module))
         self._stack.enter_context(module_hooks.register_module_forward_hook(self._leave_module, always_call=True))
         self._stack.enter_context(_activated(self))
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exception: object) -> None:
-        super().__exit__(*exception)
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
         self._stack.close()
 
     def _enter_module(self, module: nn.Module, _args: object) -> None:
@@ -225,12 +226,12 @@ def _plain(result: Any) -> object:
 
 def _program_line() -> str:
     """File and line of the innermost code that is neither torch's nor this recorder's."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if name != _HERE and not name.startswith((_TORCH, "<")):
             return f"{Path(name).name}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return ""
 
 
@@ -240,7 +241,7 @@ def _watch_sizes(result: Any) -> Any:
     return WatchedSize(result) if type(result) is int else result
 
 
-def _compared(name: str) -> Callable[[int, object], bool]:
+def _compared(name: str) -> Callable[[WatchedSize, object], bool]:
     compare = getattr(int, name)
 
     def answer(self: WatchedSize, other: object) -> bool:
@@ -253,7 +254,7 @@ def _compared(name: str) -> Callable[[int, object], bool]:
     return answer
 
 
-def _computed(name: str) -> Callable[[int, object], Any]:
+def _computed(name: str) -> Callable[[WatchedSize, object], Any]:
     compute = getattr(int, name)
 
     def answer(self: WatchedSize, other: object) -> Any:

@@ -94,7 +94,10 @@ class Margins:
     def surrogate(self, value: Any) -> torch.Tensor | None:
         if not isinstance(value, torch.Tensor):
             return None
-        return value if value.requires_grad else self._surrogates.get(value)
+        if value.requires_grad:
+            return value
+        stand_in: torch.Tensor | None = self._surrogates.get(value)  # type: ignore[no-untyped-call]
+        return stand_in
 
     def of_bool(self, value: Any, answer: bool) -> torch.Tensor | None:
         """What to make larger for the other answer; None where nothing is known of it."""
