@@ -301,4 +301,4 @@ def _both_directions(exporter: str) -> tuple[dict[str, float], dict[str, float]]
 
 def _ranked(path: Path, other: Path) -> dict[str, float]:
     found = mx.verify(path, against=other)
-    return {str(one.call) or "(model)": one.lost for one in found.ranked() if one.outputs is not None}
+    return {str(one.call) or "(model)": one.lost for one in found.ranked() if one.lost is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def test_what_a_header_states_is_not_believed(tmp_path: Path, content: bytes) ->
 
 
 def test_plain_archives_are_read_as_numpy_reads_them(tmp_path: Path) -> None:
-    arrays = {
+    arrays: dict[str, Any] = {
         "ids": np.arange(6).reshape(2, 3),
         "fortran": np.asfortranarray(np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3)),
         "scalar": np.array(True),

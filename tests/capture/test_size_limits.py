@@ -52,6 +52,16 @@ def test_absurd_numbers_are_refused_with_the_size(configuration: dict[str, objec
     assert time.monotonic() - started < 60
 
 
+def test_a_number_in_a_list_is_found() -> None:
+    def build(configuration: Mapping[str, object]) -> nn.Module:
+        depths = configuration["depths"]
+        assert isinstance(depths, list)
+        return nn.Sequential(*(nn.Identity() for depth in depths for _ in range(depth)))
+
+    with pytest.raises(ModelUnloadable, match=r"1,000,004 modules .*\(depths.1 is 1000000\)"):
+        ensure_buildable({"depths": [2, 10**6, 1]}, build, "m")
+
+
 def test_two_numbers_that_multiply_are_stopped_while_building(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size_limits, "_QUICKLY_BUILT", 100)
     monkeypatch.setattr(size_limits, "_MOST_MODULES", 500)

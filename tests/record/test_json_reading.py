@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_every_reader_of_json_says_what_is_wrong(tmp_path: Path) -> None:
         (tmp_path / name).write_text(_DEEP["lists"])
     path = tmp_path / "config.json"
     empty = Hierarchy({}, ())
-    readers = [
+    readers: list[tuple[Callable[[], object], type[UserError]]] = [
         (lambda: read_specs_file(path), InputError),
         (lambda: read_config(path), ModelUnloadable),
         (lambda: read_sidecar(path), RecordUnreadable),

@@ -37,13 +37,15 @@ def profile_text(file: str = "small.onnx") -> str:
     node = NodeTime("h0", "node_h0", "MatMul", (ModuleCall("layers.0.fc"),), "layers.0.fc", 8.0, 1, "CPU")
     whole = sum(OWN_TIMES.values())
     return to_json(
-        Profile(file, 20, 5, "all", ("CPU",), (), whole, whole, whole, 0.1, SumCheck(1, 1), (node,), tuple(modules))
+        Profile(
+            file, 20, 5, "all", ("CPU",), (), whole, whole, whole, 0.1, 0.0, SumCheck(1, 1), (node,), tuple(modules)
+        )
     )
 
 
 def _module(path: str, own: float) -> ModuleTime:
     inside = sum(time for other, time in OWN_TIMES.items() if other.startswith(path))
-    return ModuleTime(path, class_of(path), inside, own, inside, 0.1, own, 1, 1, 1, {}, {})
+    return ModuleTime(path, class_of(path), inside, own, 0.1, own, 1, 1, 1, {}, {})
 
 
 def verification_text(file: str = "small.onnx") -> str:

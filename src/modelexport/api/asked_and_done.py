@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from modelexport.transform.tools.quantizers import Quantization
     from modelexport.transform.tools.tool import Tool
 
-_FLOAT_NAMES = {
+_FLOAT_NAMES: dict[int, str] = {
     onnx.TensorProto.FLOAT: "float32",
     onnx.TensorProto.FLOAT16: "float16",
     onnx.TensorProto.BFLOAT16: "bfloat16",
@@ -49,7 +49,7 @@ def check_export(written: TaggedFile, options: ExportOptions, hierarchy: Hierarc
     opset = find_opset(written.proto)
     if options.opset is not None and opset != options.opset:
         yield Unmet(f"--opset {options.opset}", f"the file has opset {opset}")
-    if options.dtype in _FLOAT_NAMES.values():
+    if options.dtype is not None and options.dtype in _FLOAT_NAMES.values():
         yield from _check_float_type(written.graph, f"--dtype {options.dtype}", options.dtype)
     if options.static:
         open_axes = [name for name, dims in _fed_dims(written) if any(not isinstance(size, int) for size in dims)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.results.verification import CallNumbers, Difference, Divergence, NotFinite, Tolerance
 from modelexport.record.signals import CallTensors
 from modelexport.verify.divergence import (
+    ComparedCall,
     class_name,
     compare_calls,
     find_first_divergence,
@@ -81,6 +82,7 @@ class RunComparison:
             or self._wrong_output(),
             not_finite=tuple(find_nonfinite_origins(graph, provenance, self._sampler.seen, numbers.has_trouble)),
             seen=self._sampler.seen,
+            compared=compared,
         )
 
     def _wrong_output(self) -> Divergence | None:
@@ -108,6 +110,7 @@ class SampleComparison:
     seen     samples of the file's values
     missing  outputs of the reference that the file does not have
     skipped  outputs that it has and that were not compared
+    compared which values of each call were held against which
     """
 
     calls: tuple[CallNumbers, ...]
@@ -117,6 +120,7 @@ class SampleComparison:
     divergence: Divergence | None
     not_finite: tuple[NotFinite, ...]
     seen: Mapping[str, Sample]
+    compared: Mapping[ModuleCall, ComparedCall] = field(default_factory=dict)
 
 
 class ValueSampler:

@@ -17,6 +17,7 @@ import numpy as np
 from modelexport.api.environment import Clock
 from modelexport.api.opening import open_file
 from modelexport.api.options import VerifyOptions
+from modelexport.api.output_effects import Effects, NoisyRun, measure_effects
 from modelexport.api.prepare_file import fit_dtype, prepare_for_file
 from modelexport.api.relink import relink_graph
 from modelexport.api.value_comparison import (
@@ -82,6 +83,7 @@ def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyO
     # Only what crosses a module is kept of the believed run: the rest would be all activations of the model at once.
     reference = PiecewiseRun(believed, crossing_values(believed), often=options.runs_often)
     findings: list[SampleComparison] = []
+    effects = Effects({}, 0)
     with open_judged(file, options, clock) as judged:
         pieces = PiecewiseRun(judged, crossing_values(judged), often=options.runs_often)
         for feed in _feeds(believed, options, clock):
@@ -93,11 +95,19 @@ def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyO
                     observer = RunComparison(judged, recorder.reference(), recorder.outputs, options.tolerance)
                     pieces.run(bind_inputs(judged.proto, feed), observer.see)
                     compare_stored_outputs(judged, observer)
+                finding = observer.finding(recorder.calls)
+                # Of the first inputs: two runs for each module would take too long on all of them.
+                if not findings and not any(note_random_nodes(believed)):
+                    with clock.step("effects"):
+                        feeds = bind_inputs(believed.proto, feed), bind_inputs(judged.proto, feed)
+                        run = NoisyRun(believed, judged, feeds, finding.compared, recorder.names, spool)
+                        effects = measure_effects(run)
                 # Samples of values are for a proof, which needs the model; of many inputs they would fill the memory.
-                findings.append(replace(observer.finding(recorder.calls), seen={}))
+                findings.append(replace(finding, seen={}, compared={}))
     verification = summarize_samples(file, str(believed.path), findings, options, clock)
-    random_notes = (*note_random_nodes(file), *note_random_nodes(believed))
-    return replace(verification, notes=(*overlap.notes, *verification.notes, *random_notes))
+    calls = tuple(replace(item, effect=effects.by_call.get(item.call)) for item in verification.calls)
+    notes = (*note_random_nodes(file), *note_random_nodes(believed), *effects.notes)
+    return replace(verification, calls=calls, notes=(*overlap.notes, *verification.notes, *notes))
 
 
 class _ReferenceRecorder:
@@ -117,6 +127,10 @@ class _ReferenceRecorder:
         self._samples[number] = self._sampler.take(name, array)
         if self._samples[number].kind != "other":
             self._spool.put(number, array)
+
+    @property
+    def names(self) -> dict[int, str]:
+        return {number: name for name, number in self._numbers.items()}
 
     @property
     def outputs(self) -> dict[str, int]:

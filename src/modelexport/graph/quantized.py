@@ -18,7 +18,7 @@ import onnx
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.protos import find_attribute
 
-_TYPE_NAMES = {
+_TYPE_NAMES: dict[int, str] = {
     onnx.TensorProto.INT8: "int8",
     onnx.TensorProto.UINT8: "uint8",
     onnx.TensorProto.INT16: "int16",

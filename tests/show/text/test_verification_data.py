@@ -31,7 +31,7 @@ POOR = {"max_abs": 0.5, "max_rel": 0.25, "sqnr": 21.0, "cosine": 0.75, "unlike":
 
 
 CALL_COLUMNS = (
-    *("path", "call", "class", "status", "reason", "lost"),
+    *("path", "call", "class", "status", "reason", "lost", "effect"),
     *("in_max_abs", "in_max_rel", "in_sqnr", "in_cosine", "in_unlike", "in_agrees"),
     *("out_max_abs", "out_max_rel", "out_sqnr", "out_cosine", "out_unlike", "out_agrees"),
     "fused_with",
@@ -95,6 +95,7 @@ def test_json(everything: Verification) -> None:
                 "inputs": FINE,
                 "outputs": POOR,
                 "lost": 119.0,
+                "effect": None,
             },
             {
                 "path": "drop",
@@ -105,7 +106,8 @@ def test_json(everything: Verification) -> None:
                 "fused_with": ["fc#1", ""],
                 "inputs": None,
                 "outputs": None,
-                "lost": 0.0,
+                "lost": None,
+                "effect": None,
             },
         ],
         "outputs": {"y": POOR},

@@ -21,7 +21,7 @@ def chain(count: int, *, wrong: int) -> list[CallNumbers]:
 
 
 def lost(*calls: CallNumbers) -> list[ModuleNumbers]:
-    return by_module(sorted(calls, key=lambda item: -item.lost))
+    return by_module(sorted(calls, key=lambda item: item.rank))
 
 
 def test_calls_of_one_module_are_one_row() -> None:

@@ -162,9 +162,9 @@ class TestRanking:
             *("module", "calls", "in", "dB", "out", "dB", "lost", "dB", "max", "|Δ|", "cosine", "status")
         ]
         assert [line.split()[:5] for line in shown[3:6]] == [
-            ["c", "1", "50.5", "89.5", "3.0e-03"],
             ["b", "1", "120.0", "50.5", "69.5"],
             ["a", "1", "∞", "120.0", "20.0"],
+            ["c", "1", "50.5", "?", "3.0e-03"],  # not ranked: what goes in was not compared
         ]
 
     def test_the_row_adds_up_for_the_call_that_loses_most(self) -> None:

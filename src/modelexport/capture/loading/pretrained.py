@@ -246,7 +246,7 @@ class _Blueprint:
     def build(self, config: Any, options: ModelSource) -> torch.nn.Module:
         """With random weights, or on the `meta` device without."""
         dtype = loading_dtype(options)
-        chosen = {} if dtype is None else {"dtype": dtype}
+        chosen: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
         if hasattr(self.builder, "from_config"):
             chosen["trust_remote_code"] = options.trust_remote_code
         build = getattr(self.builder, "from_config", None) or self.builder._from_config

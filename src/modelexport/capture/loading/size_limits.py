@@ -29,7 +29,7 @@ from modelexport.capture.silence import SharedSetting
 from modelexport.errors import ModelExportError, ModelUnloadable
 
 # A second of building has about 1,400 modules. DeepSeek-V3, an expert a module, has 62,000; most models some hundred.
-_QUICKLY_BUILT, _MOST_MODULES = 4_000, 200_000
+_QUICKLY_BUILT, _MOST_MODULES = 4_000, 100_000
 # What Python holds of a module beside its weights: Linear 3,300, LayerNorm 1,900.
 _MODULE_BYTES = 2_500
 # Numbers of a configuration that are tried, the largest first: those that count modules are not many.
@@ -37,6 +37,7 @@ _TRIED = 4
 
 Configuration = Mapping[str, object]
 Build = Callable[[Configuration], nn.Module]
+_Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -103,21 +104,23 @@ def _extrapolate(build: Build, configuration: Configuration) -> tuple[ModelSize,
         modules, weights = two.modules - one.modules, two.weights - one.weights
         if modules > 0:
             size = ModelSize(one.modules + (number - 1) * modules, one.weights + (number - 1) * weights)
-            return size, f"{'.'.join(path)} is {number}"
+            return size, f"{'.'.join(map(str, path))} is {number}"
     return None
 
 
-def _find_numbers(configuration: Configuration, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
-    for name, value in configuration.items():
-        if isinstance(value, dict):
-            yield from _find_numbers(value, (*path, name))
-        elif isinstance(value, int) and not isinstance(value, bool):
-            yield (*path, name), value
+def _find_numbers(value: object, path: _Path = ()) -> Iterator[tuple[_Path, int]]:
+    """Those of sections and lists as well: `text_config.num_layers`, `depths.2`."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        yield path, value
+    elif isinstance(value, Mapping | list):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for name, item in items:
+            yield from _find_numbers(item, (*path, name))
 
 
-def _with_number(configuration: Configuration, path: tuple[str, ...], number: int) -> Configuration:
+def _with_number(configuration: Configuration, path: _Path, number: int) -> Configuration:
     changed: dict[str, Any] = copy.deepcopy(dict(configuration))
-    section = changed
+    section: Any = changed
     for name in path[:-1]:
         section = section[name]
     section[path[-1]] = number
@@ -195,7 +198,7 @@ def _watch_modules() -> Callable[[], object]:
             counter.add_parameter(parameter)
 
     handle = registration.register_module_parameter_registration_hook(count_parameter)
-    nn.Module.__init__ = construct_counted  # type: ignore[method-assign]
+    nn.Module.__init__ = construct_counted  # type: ignore[method-assign, assignment]
 
     def undo() -> None:
         nn.Module.__init__ = construct  # type: ignore[method-assign]

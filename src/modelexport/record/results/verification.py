@@ -82,6 +82,7 @@ class CallNumbers:
 
     reason      why nothing was compared
     fused_with  the calls that share a node with it, if its result is lost inside of that
+    effect      decibels of the outputs over the noise that this call adds by itself; None if it was not measured
     """
 
     call: ModuleCall
@@ -91,14 +92,25 @@ class CallNumbers:
     status: Status
     reason: str = ""
     fused_with: tuple[ModuleCall, ...] = ()
+    effect: float | None = None
 
     @property
-    def lost(self) -> float:
-        """Decibels between what goes in and what comes out; 0 where nothing is lost or nothing was compared."""
-        if self.outputs is None:
-            return 0.0
-        ceiling = _FLOAT_NOISE if self.inputs is None else min(self.inputs.sqnr, _FLOAT_NOISE)
-        return max(0.0, ceiling - min(self.outputs.sqnr, _FLOAT_NOISE))
+    def lost(self) -> float | None:
+        """Decibels between what goes in and what comes out; None where one of them was not compared.
+
+        What goes into an embedding are integers: of its loss nothing is known, however noisy it is.
+        """
+        if self.outputs is None or self.inputs is None:
+            return None
+        return max(0.0, min(self.inputs.sqnr, _FLOAT_NOISE) - min(self.outputs.sqnr, _FLOAT_NOISE))
+
+    @property
+    def rank(self) -> tuple[int, float, float]:
+        """Order of calls: by effect at the outputs, then by loss; those without a known loss come last, unranked."""
+        noise = math.inf if self.outputs is None else self.outputs.sqnr
+        if self.lost is None:
+            return 2, noise, 0.0
+        return (1, -self.lost, noise) if self.effect is None else (0, self.effect, -self.lost)
 
 
 # Decibels between a float and its last bit: more than that is no difference at all.
@@ -286,5 +298,4 @@ class Verification:
         return bool(self.outputs) and not self.missing and self.numbers_agree and weights and tags
 
     def ranked(self) -> tuple[CallNumbers, ...]:
-        noise = ((item, math.inf if item.outputs is None else item.outputs.sqnr) for item in self.calls)
-        return tuple(item for item, _ in sorted(noise, key=lambda pair: (-pair[0].lost, pair[1])))
+        return tuple(sorted(self.calls, key=lambda item: item.rank))

@@ -271,7 +271,7 @@ _RUNNING_TABLES: Tables = {
     verification.ParameterCheck: fields("compared differing unknown"),
     verification.ParameterDifference: fields("name initializer max_abs"),
     verification.CallNumbers: fields(
-        "path=call.path call=call.index class=class_name status reason fused_with inputs outputs lost"
+        "path=call.path call=call.index class=class_name status reason fused_with inputs outputs lost effect"
     ),
     verification.Difference: fields("max_abs max_rel sqnr cosine unlike equal agrees"),
     verification.Divergence: fields("modules=calls classes=class_names node name inputs outputs"),
@@ -358,7 +358,7 @@ _FILE_COLUMNS: Mapping[type, Mapping[str, Fields]] = {
     },
     verification.Verification: {
         "calls": fields(
-            "path=call.path call=call.index class=class_name status reason lost",
+            "path=call.path call=call.index class=class_name status reason lost effect",
             " ".join(f"in_{name}=inputs.{name}" for name in _DISTANCES),
             " ".join(f"out_{name}=outputs.{name}" for name in _DISTANCES),
             "fused_with",

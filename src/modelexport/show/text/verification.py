@@ -2,8 +2,8 @@
 
     int8.onnx against bert.onnx · 1 input · as exact as the number formats are
 
-    module                             calls  in dB  out dB  lost dB  max |Δ|    cosine  status
-    encoder.layer.0.attention.self     1      140.0    41.2     98.8  3.1e-02  0.999962  diverges
+    module                          calls  in dB  out dB  lost dB  effect at outputs  max |Δ|    cosine  status
+    encoder.layer.0.attention.self  1      140.0    41.2     98.8            37.4 dB  3.1e-02  0.999962  diverges
 
     first divergence: embeddings.word_embeddings (Embedding)   SQNR 43 dB   (inputs are equal)
     attribution: 288 nodes · 243 proved by value · 31 enclosed · 14 not provable · 0 contradicted
@@ -84,7 +84,8 @@ _STYLES = {
     results.Status.FOLLOWS: "yellow",
     results.Status.NOT_COMPARED: "dim",
 }
-_NUMBERS = ("calls", "in dB", "out dB", "lost dB", "max |Δ|", "SQNR dB", "cosine")
+_EFFECT = "effect at outputs"
+_NUMBERS = ("calls", "in dB", "out dB", "lost dB", _EFFECT, "max |Δ|", "SQNR dB", "cosine")
 
 
 def verification_tables(verification: results.Verification, shown: Shown) -> Iterator[RenderableType]:
@@ -186,13 +187,16 @@ def _ordered_table(modules: Sequence[ModuleNumbers], shown: Shown) -> Table:
 def _ranked_table(modules: Sequence[ModuleNumbers], shown: Shown) -> Iterator[RenderableType]:
     """What a module loses is what goes in better than it comes out, in decibels."""
     ranking = ranked(modules, shown)
-    modules_table = table(
-        "", "module", "calls", "in dB", "out dB", "lost dB", "max |Δ|", "cosine", "status", right=_NUMBERS
-    )
+    is_measured = any(row.losing_call.effect is not None for row in ranking.rows)  # of two files
+    columns = ("module", "calls", "in dB", "out dB", "lost dB", *([_EFFECT] if is_measured else []))
+    modules_table = table("", *columns, "max |Δ|", "cosine", "status", right=_NUMBERS)
     for row in ranking.rows:
         max_abs, _, cosine = _figures(row.outputs)
-        modules_table.add_row(plain(row.path or "(model)"), _calls(row), *_loss(row), max_abs, cosine, _status(row))
+        loss = _loss(row) if is_measured else _loss(row)[:-1]
+        modules_table.add_row(plain(row.path or "(model)"), _calls(row), *loss, max_abs, cosine, _status(row))
     yield modules_table if ranking.rows else Text("no module loses anything", "green")
+    if any(row.losing_call.lost is None and row.compared for row in ranking.rows):
+        yield Text("? no floats go in that could be compared: not ranked", "dim")
     left_out = []
     if ranking.less:
         lose = "loses" if ranking.less == 1 else "lose"
@@ -215,13 +219,15 @@ def _figures(difference: results.Difference | None) -> tuple[str, str, str]:
     return difference_text(difference.max_abs), decibels_text(difference.sqnr), cosine_text(difference.cosine)
 
 
-def _loss(row: ModuleNumbers) -> tuple[str, str, str]:
-    """Of the call that loses most: the worst of several would not add up."""
+def _loss(row: ModuleNumbers) -> tuple[str, str, str, str]:
+    """Of the call that is ranked first: the worst of several would not add up."""
     call = row.losing_call
     if call.outputs is None:
-        return "", "", ""
+        return "", "", "", ""
     sqnr_in = "" if call.inputs is None else decibels_text(call.inputs.sqnr, 1)
-    return sqnr_in, decibels_text(call.outputs.sqnr, 1), decibels_text(call.lost, 1)
+    lost = "?" if call.lost is None else decibels_text(call.lost, 1)
+    effect = "" if call.effect is None else f"{decibels_text(call.effect, 1)} dB"
+    return sqnr_in, decibels_text(call.outputs.sqnr, 1), lost, effect
 
 
 def _status(row: ModuleNumbers) -> Text:

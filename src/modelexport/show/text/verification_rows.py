@@ -7,7 +7,8 @@ A fault in one module shows in everything after it. Hundreds of rows that only f
     encoder.layer.1         follows
     … 57 follows                         a gap
 
-By loss, a module is left out if those inside of it lose as much: the loss is theirs.
+By loss, what the noise of a module does to the outputs decides. A module is left out if those inside of it lose as
+much: the loss is theirs.
 
     module              lost dB    inside
     encoder                99.0    98.8      left out: layer.0 explains it
@@ -30,9 +31,11 @@ FEW = 40  # rows, as many as a screen has
 # A table that is hardly too long is shown whole: a few lines less are not worth gaps.
 _HARDLY_MORE = 60
 _FEW_RANKED = 20  # who ranks wants the first ones
+_FEW_UNRANKED = 5  # and those that may be first, for all that is known
 # Decibels by which a module may lose more than those inside of it and still count as explained by them.
 _LITTLE = 1.0
 _LEAST = 0.05  # decibels that are worth a row: one digit after the point is shown
+_CLEAN = 140.0  # decibels over the last bit of a float: above, there is no noise
 # The first that is true of any call of a module is true of the module.
 _WORST_FIRST = (Status.DIVERGES, Status.FOLLOWS, Status.OK, Status.NOT_COMPARED)
 
@@ -41,7 +44,8 @@ _WORST_FIRST = (Status.DIVERGES, Status.FOLLOWS, Status.OK, Status.NOT_COMPARED)
 class Shown:
     """Which modules are shown, and how.
 
-    by_loss     those that lose most decibels first, in place of the order of execution
+    by_loss     those with the largest effect at the outputs first, then those that lose most decibels, in place of the
+                order of execution
     top         so many of them; None for as many as can be read
     everything  all of them, also those that were not compared
     verbose     how long each step took, too
@@ -79,12 +83,21 @@ class ModuleNumbers:
 
     @cached_property
     def losing_call(self) -> CallNumbers:
-        """The one that loses most; the loss of a module is that of this call."""
-        return max(self.calls, key=lambda item: item.lost)
+        """The first of the ranking; the loss of a module and its effect are those of this call."""
+        return min(self.calls, key=lambda item: item.rank)
 
     @property
     def lost(self) -> float:
-        return self.losing_call.lost
+        """0 also where nothing is known of it."""
+        return self.losing_call.lost or 0.0
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether it is worth a row: it has an effect, loses something, or returns noise of unknown origin."""
+        call = self.losing_call
+        if call.lost is None:
+            return call.outputs is not None and call.outputs.sqnr < _CLEAN
+        return call.lost >= _LEAST if call.effect is None else call.effect < _CLEAN
 
 
 @dataclass(frozen=True)
@@ -131,8 +144,11 @@ def ranked(modules: Sequence[ModuleNumbers], shown: Shown) -> Ranking:
     compared = [module for module in modules if module.compared]
     inside = _lost_inside(compared)
     explained = {module.path for module in compared if module.lost <= inside.get(module.path, -math.inf) + _LITTLE}
-    distinctive = [module for module in compared if module.lost >= _LEAST and module.path not in explained]
-    rows = tuple(distinctive[: shown.top or _FEW_RANKED])
+    explained |= _around_measured(compared)
+    distinctive = [module for module in compared if module.is_noisy and module.path not in explained]
+    unranked = [module for module in distinctive if module.losing_call.lost is None]
+    rows = tuple(module for module in distinctive if module.losing_call.lost is not None)[: shown.top or _FEW_RANKED]
+    rows += tuple(unranked[:_FEW_UNRANKED])
     return Ranking(rows, len(explained), len(compared) - len(explained) - len(rows))
 
 
@@ -152,6 +168,18 @@ def _telling(modules: Sequence[ModuleNumbers], top: int | None) -> set[int]:
 
     most = max(FEW, len(diverging)) if top is None else top
     return set(sorted(range(len(modules)), key=worth)[:most])
+
+
+def _around_measured(modules: Sequence[ModuleNumbers]) -> set[str]:
+    """Modules around others whose effect was measured: it is measured of innermost ones."""
+    listed = {module.path for module in modules}
+    around: set[str] = set()
+    for module in modules:
+        path: str | None = module.path
+        while path is not None and module.losing_call.effect is not None:
+            path = enclosing_path(path, listed)
+            around |= set() if path is None else {path}
+    return around
 
 
 def _lost_inside(modules: Sequence[ModuleNumbers]) -> dict[str, float]:
