@@ -20,7 +20,8 @@ class Block(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         scores = torch.softmax(rows @ rows.transpose(-1, -2), dim=-1)
-        return rows + self.mixing(scores @ self.norm(rows))
+        mixed: torch.Tensor = self.mixing(scores @ self.norm(rows))
+        return rows + mixed
 
 
 class Network(nn.Module):
@@ -34,7 +35,8 @@ class Network(nn.Module):
         rows = self.embedding(tokens)
         for block in self.blocks:
             rows = block(rows)
-        return self.head(rows).reshape(rows.shape[0], -1)
+        scores: torch.Tensor = self.head(rows)
+        return scores.reshape(rows.shape[0], -1)
 
 
 def export_network(path: Path, exporter: str) -> None:

@@ -84,7 +84,7 @@ def _place_damaged(folder: Path) -> None:
 
 def _place_package(folder: Path) -> None:
     PackageRecipe().write(folder / "in")
-    rows = [(output, "Sigmoid" if op == "Relu" else op, *rest) for output, op, *rest in ENCODER.rows]
+    rows = [(row[0], "Sigmoid" if row[1] == "Relu" else row[1], *row[2:]) for row in ENCODER.rows]
     PackageRecipe(encoder=replace(ENCODER, rows=rows), absent=()).write(folder / "old")
     _run("strip", folder / "old", "-o", folder / "out")
     shutil.rmtree(folder / "old")

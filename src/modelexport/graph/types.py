@@ -242,7 +242,8 @@ class AxisSizes:
 
 def _usual(value: onnx.ValueInfoProto, axis: int) -> int:
     dims = input_dims(value) or ()
-    exact = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).kind in "biu"
+    element = value.type.tensor_type.elem_type  # 0 where the file does not say
+    exact = bool(element) and onnx.helper.tensor_dtype_to_np_dtype(element).kind in "biu"
     if axis == 0 and len(dims) > 1:
         return _BATCH
     if exact:

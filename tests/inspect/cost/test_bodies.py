@@ -157,3 +157,15 @@ def test_the_attribute_of_a_call_reaches_the_function() -> None:
     found = cost_of(model, {"batch": 1})
     assert found.total.flops == 2 * 5 * 8
     assert found.by_key["local::Twice|c"].other == 5
+
+
+@pytest.mark.parametrize("stated", [-1, 2**40])
+def test_a_scan_that_states_an_impossible_number_of_inputs_takes_no_memory(stated: int) -> None:
+    inner = helper.make_graph(
+        [helper.make_node("Identity", ["t"], ["slice"])],
+        "body",
+        [onnx.ValueInfoProto(name="t")],
+        [onnx.ValueInfoProto(name="slice")],
+    )
+    scan = helper.make_node("Scan", ["x"], ["y"], body=inner, num_scan_inputs=stated)
+    assert cost_of(file_of([scan], [value("x", ("steps", 8))])).total.flops == Polynomial.of(0)

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 
+import click
 import onnx
 import pytest
 from measure.fuzzing.cases import COMMANDS, PER_FILE, MutatedFile, draw_file
@@ -23,6 +24,7 @@ from tests.support.any_files import with_bodies
 from tests.support.children import run_child
 
 from measure.fuzzing import run_cases
+from modelexport.cli.main import run_guarded
 from modelexport.record.packed import squeeze, unsqueeze
 
 FILES = 24
@@ -84,14 +86,17 @@ def test_what_breaks_the_rule_is_found_and_costs_one_case(
     monkeypatch.setattr(run_cases, "faulthandler", quiet)
     file = draw_file(3, known, folder)
     culprit = file.cases[2]
-    guarded = run_cases.run_guarded
 
-    def break_rule(command: object, arguments: list[str]) -> int:
+    def run(*_: object) -> int:
+        exec(code)
+        return 0
+
+    def break_rule(command: click.Command, arguments: list[str]) -> int:
         if arguments[0] == culprit.verb:
             from modelexport.cli import main
 
-            monkeypatch.setattr(main, "_run", lambda *_: exec(code) or 0)
-        return guarded(command, arguments)  # type: ignore[arg-type]
+            monkeypatch.setattr(main, "_run", run)
+        return run_guarded(command, arguments)
 
     monkeypatch.setattr(run_cases, "SECONDS", 1.0)
     monkeypatch.setattr(run_cases, "run_guarded", break_rule)

@@ -195,7 +195,7 @@ class Propagation:
         https://onnx.ai/onnx/operators/onnx__Scan.html. All scanned inputs are equally long: that is how often it runs.
         """
         attributes, body = self._attributes(node), bodies[0]
-        count = attributes.get("num_scan_inputs", 0)
+        count = min(max(attributes.get("num_scan_inputs", 0), 0), len(node.inputs))  # a file can state any number
         states = len(node.inputs) - count
         takes, yields = self._graph.body_inputs[body], self._graph.body_outputs[body]
         rounds: Polynomial | None = None
