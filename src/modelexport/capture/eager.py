@@ -156,7 +156,8 @@ def _call_traced(model: nn.Module, arguments: CallArguments) -> object:
     try:
         with _without_gradients(model), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it is deprecated, and every size that is compared is worth a warning
-            torch.jit.trace(call, tuple(arguments.tensors.values()), check_trace=False, strict=False)
+            examples = tuple(arguments.tensors.values())
+            torch.jit.trace(call, examples, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
     except InputError:
         raise
     except Exception as error:

@@ -73,9 +73,11 @@ class ProofCompletion:
         idle = {node.key for node in self._silent if series.is_idle(node)}
         # What is passed on as it is was issued by its maker, and need not be by whoever passes it on.
         spared = {*likely, *idle, *found}
-        refuted = {key: evidence for key, evidence in said.items() if evidence.is_strong and key not in spared}
+        strong = {key: evidence for key, evidence in said.items() if evidence.is_strong and key not in spared}
+        # A fused node does the work of others, too; its value shows the last of them.
+        refuted = {key: evidence for key, evidence in strong.items() if self._owners[key].isdisjoint(evidence.issuers)}
         others = {key for key, calls in readers.items() if calls and not self._owners[key] <= calls}
-        waiting = [node for node in self._undecided if node.key not in {*found, *refuted, *others}]
+        waiting = [node for node in self._undecided if node.key not in {*found, *strong, *others}]
         shareable = idle | {node.key for node in waiting if node.key not in self._graph.computed}
         enclosure = Enclosure(self._graph, self._owners, {*self._proof.shown, *found} - {*refuted}, self._stack)
         found |= enclosure.extend(waiting, shareable=shareable, likely=likely)
@@ -83,7 +85,7 @@ class ProofCompletion:
         return AttributionProof(tuple(self._complete_node(node, found) for node in judged))
 
     def _refute(self, node: NodeProof, evidence: SeriesEvidence) -> NodeProof:
-        """A node that, in several runs, others issued than its owners, or only some of them.
+        """A node that, in several runs, others issued than its owners.
 
         Only a value that is worked out from what the model is fed is a reason to say so: a range or a table may come
         up inside of an operator that the exporter broke down, and be the same as that of another module.
