@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import modelexport as mx
 from measure.corpus.rows import Proof
@@ -147,13 +147,17 @@ def verify_family(result: FamilyResult, folder: Path, _: Callable[[FamilyResult]
 
 def add_proofs(verification: PackageVerification) -> Proof:
     """Verdicts on the nodes of all files together."""
-    total, reasons = Counter[str](), Counter[str]()
+    total: Counter[str] = Counter()
+    by_reason: dict[str, Counter[str]] = {}
     for component in verification.components.values():
         assert component.proof is not None, "verify was asked for a proof"
-        counted = dict(vars(count_verdicts(component.proof)))
-        reasons.update(counted.pop("open"))
-        total.update(counted)
-    return Proof(**total, open=dict(sorted(reasons.items())))
+        for name, counted in vars(count_verdicts(component.proof)).items():
+            if isinstance(counted, int):
+                total[name] += counted
+            else:
+                by_reason.setdefault(name, Counter()).update(counted)
+    sorted_reasons: dict[str, Any] = {name: dict(sorted(reasons.items())) for name, reasons in by_reason.items()}
+    return Proof(**total, **sorted_reasons)
 
 
 def _clear(*folders: Path) -> None:

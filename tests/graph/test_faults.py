@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -34,7 +35,7 @@ def test_a_sound_file_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [3, 3000])
 def test_every_type_has_none_however_it_is_stored(count: int) -> None:
     for number in sorted(set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}):
-        values: list[object] = [b"a" if number == TensorProto.STRING else 1] * count
+        values: Any = [b"a" if number == TensorProto.STRING else 1] * count
         stored = [helper.make_tensor("w", number, [count], values)]
         if number != TensorProto.STRING:
             array = onnx.numpy_helper.to_array(stored[0])

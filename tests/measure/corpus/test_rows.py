@@ -77,7 +77,7 @@ def test_an_exception_is_stated_exactly() -> None:
     vague = [
         (row.name, exporter, expected.reason)
         for row, exporter, expected in EXCEPTIONS
-        if not re.fullmatch(EXACT[expected.outcome], expected.reason)
+        if expected.outcome is None or not re.fullmatch(EXACT[expected.outcome], expected.reason)
     ]
     assert not vague
 

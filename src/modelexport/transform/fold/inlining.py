@@ -84,9 +84,9 @@ def _find_kept_functions(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
             if known != entry.version:
                 domain = entry.domain or "ai.onnx"
                 yield function_id(function), f"it is written for {domain} {entry.version}, the model for {known}"
-    known = {function_id(function) for function in model.functions}
+    ids = {function_id(function) for function in model.functions}
     calls = {
-        function_id(function): {called_id(inner) for node in function.node for inner in with_inner(node)} & known
+        function_id(function): {called_id(inner) for node in function.node for inner in with_inner(node)} & ids
         for function in model.functions
     }
     yield from ((name, "it calls itself, or a function that does") for name in find_endless(calls))
