@@ -147,17 +147,15 @@ def verify_family(result: FamilyResult, folder: Path, _: Callable[[FamilyResult]
 
 def add_proofs(verification: PackageVerification) -> Proof:
     """Verdicts on the nodes of all files together."""
-    total: Counter[str] = Counter()
-    by_reason: dict[str, Counter[str]] = {}
+    total: dict[str, Any] = {}
     for component in verification.components.values():
         assert component.proof is not None, "verify was asked for a proof"
         for name, counted in vars(count_verdicts(component.proof)).items():
             if isinstance(counted, int):
-                total[name] += counted
+                total[name] = total.get(name, 0) + counted
             else:
-                by_reason.setdefault(name, Counter()).update(counted)
-    sorted_reasons: dict[str, Any] = {name: dict(sorted(reasons.items())) for name, reasons in by_reason.items()}
-    return Proof(**total, **sorted_reasons)
+                total[name] = dict(sorted((Counter(total.get(name, {})) + Counter(counted)).items()))
+    return Proof(**total)
 
 
 def _clear(*folders: Path) -> None:

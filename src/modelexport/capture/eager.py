@@ -157,7 +157,7 @@ def _call_traced(model: nn.Module, arguments: CallArguments) -> object:
         with _without_gradients(model), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it is deprecated, and every size that is compared is worth a warning
             examples = tuple(arguments.tensors.values())
-            torch.jit.trace(call, examples, check_trace=False, strict=False)
+            torch.jit.trace(call, examples, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
     except InputError:
         raise
     except Exception as error:
