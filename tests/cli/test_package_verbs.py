@@ -141,6 +141,12 @@ def test_nodes_of_modules_of_one_side_are_counted(package_path: Path) -> None:
         assert text in as_text(comparison_tables(replace(comparison, **{side: modules})))
 
 
+def test_tables_of_very_many_modules_are_cut(package_path: Path) -> None:
+    decoder = mx.open_package(package_path)["decoder"].path
+    comparison = replace(mx.compare(decoder, decoder), only_a=mx.analyze(decoder).modules[:1] * 1002)
+    assert "… and 2 more (--format json)" in as_text(comparison_tables(comparison))
+
+
 def test_analyses_show_what_joins_the_files(package_path: Path, capsys: Captured) -> None:
     run("analyze", package_path)
     text = capsys.readouterr().out

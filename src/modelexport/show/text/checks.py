@@ -38,6 +38,7 @@ from modelexport.show.text.console import (
 )
 
 _LISTED = 10  # findings of one kind
+_ROWS = 1000  # modules of one side; a table of all of a hundred thousand would take minutes
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 
 
@@ -135,10 +136,12 @@ def _only(title: str, modules: Sequence[ModuleFacts]) -> Iterator[RenderableType
     if modules:
         yield Text()
         shown = table(title, "module", "class", "nodes", "params", right=("nodes", "params"))
-        for module in modules:
+        for module in modules[:_ROWS]:
             amounts = str(module.own.nodes), count_text(module.own.parameters)
             shown.add_row(plain(module.path or "(model)"), plain(module.class_name, "cyan"), *amounts)
         yield shown
+        if len(modules) > _ROWS:
+            yield Text(f"  … and {len(modules) - _ROWS} more (--format json)", "dim")
 
 
 def _sum_up(comparison: Comparison) -> str:
