@@ -82,10 +82,10 @@ def test_a_name_that_is_no_utf8_is_named(marker: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", EXPLOSIVE.values(), ids=EXPLOSIVE)
 def test_what_unfolds_without_end_is_refused_at_once(make: Make, tmp_path: Path) -> None:
     (tmp_path / "a.onnx").write_bytes(make().SerializeToString())
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(FileMalformed):
         open_model(tmp_path / "a.onnx")
-    assert time.perf_counter() - began < SECONDS
+    assert time.process_time() - began < SECONDS
 
 
 @pytest.mark.parametrize("proto", [doubling(6), chained(40)], ids=["doubling", "chain"])

@@ -1,33 +1,31 @@
 """Limits: how far a file may unfold before it is refused. Files come from strangers, and a small one can be a bomb.
 
-Each limit is far above what models have and far below what takes seconds or gigabytes. Figures in the comments: the
-largest seen in the corpus of this project, and what was measured at the limit on one core of a small machine.
+Each limit is meant to be far above what models have and far below what takes gigabytes.
 """
 
 from __future__ import annotations
 
 # Functions of a file -----------------------------------------------------------------------------------------------
 
-# Nodes of a file with its functions in the place of their calls. Seen: 14,000. At the limit `cost` takes about 10 s
-# and 1 GB; functions that call each other twice reach it with 1 KB.
+# Nodes of a file with its functions in the place of their calls. Functions that call
+# each other twice reach it with 1 KB.
 INLINED_NODES = 200_000
-# Characters of the names that their values get, which the names of the calls around go before. Seen: 4 million.
+# Characters of the names that their values get, which the names of the calls around go before.
 INLINED_CHARACTERS = 1 << 27
-# Functions that call functions. Seen: 9, one for each level of modules. ONNX's own shape inference stops at 100.
+# Functions that call functions. Exporters write one for each level of modules. ONNX's own shape inference stops at 100.
 CALL_DEPTH = 100
 
 # Records -----------------------------------------------------------------------------------------------------------
 
-# Bytes of JSON in a packed record. Seen: 3 MB. At the limit reading takes some seconds.
+# Bytes of JSON in a packed record.
 RECORD_BYTES = 1 << 25
-# Modules inside of modules, and calls inside of calls. Seen: 20. Path, tag and stack of a module grow with its depth.
+# Modules inside of modules, and calls inside of calls. Path, tag and stack of a module grow with its depth.
 MODULE_DEPTH = 400
-# Characters of all module paths, each with the paths above it, and of tags. Seen: 6 million.
+# Characters of all module paths, each with the paths above it, and of tags.
 PATH_CHARACTERS = 1 << 25
-# Calls in all call stacks, and levels of all owners. Seen: 300,000.
+# Calls in all call stacks, and levels of all owners.
 STACKED_CALLS = 5_000_000
-# Characters of what a record says of its nodes one by one: owners, tag and evidence, written out for each. Seen: 14
-# million.
+# Characters of what a record says of its nodes one by one: owners, tag and evidence, written out for each.
 NODE_CHARACTERS = 1 << 27
 
 # What is said ------------------------------------------------------------------------------------------------------
@@ -40,7 +38,7 @@ NAME_CHARACTERS = 2_000
 
 # Checks of others --------------------------------------------------------------------------------------------------
 
-# Numbers of shapes that ONNX's shape inference carries along. Seen: 30,000. At the limit it takes 1 s and 300 MB.
+# Numbers of shapes that ONNX's shape inference carries along.
 PROPAGATED_NUMBERS = 1 << 22
 # Up to so many of them, and so many nodes of functions that are called, its checker and shape inference run at once;
 # above, in a process of its own, with these limits.
