@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from modelexport.capture.arguments import Exported, ExportRequest
 from modelexport.capture.entry_point import EntryPoint, entered
 from modelexport.capture.export import TracedRun, export_traced, trace_model
-from modelexport.capture.transformers_exporter import patched_transformers, replace_attributes
+from modelexport.capture.isolation import replace_attributes
+from modelexport.capture.transformers_exporter import patched_transformers
 from modelexport.errors import ExportFailed, ExtraMissing
 
 IDS = torch.arange(10).reshape(2, 5)
