@@ -87,11 +87,22 @@ class _TracedFrames:
     def depths(self) -> dict[str, int]:
         """By the name of a node that has frames of an outer call alone: how many calls of its stack were open."""
         entered = {node: self._count_entered(node) for node, frames in self._frames.items() if frames}
-        # A forward that is not written in Python, or was exchanged, leaves no frame anywhere.
         visible = {path for node, depth in entered.items() for path in _stack_paths(node)[:depth]}
         short = {node: depth for node, depth in entered.items() if depth < len(_stack_paths(node))}
         taken_again = {node: depth for node, depth in short.items() if _is_view(node)}
-        return {node.name: depth for node, depth in taken_again.items() if _stack_paths(node)[depth] in visible}
+        return {
+            node.name: depth
+            for node, depth in taken_again.items()
+            # A forward that is not written in Python, or was exchanged for the export, leaves no frame anywhere.
+            if _stack_paths(node)[depth] in visible or self._has_fewest_frames(node, depth)
+        }
+
+    def _has_fewest_frames(self, node: torch.fx.Node, depth: int) -> bool:
+        """Whether all that the module does besides views has more frames than a node."""
+        call = _stack_paths(node)[: depth + 1]
+        inside = (other for other in self._frames if _stack_paths(other)[: depth + 1] == call and not _is_view(other))
+        counts = [len(self._frames[other]) for other in inside if self._frames[other]]
+        return bool(counts) and len(self._frames[node]) < min(counts)
 
     def _count_entered(self, node: torch.fx.Node) -> int:
         """How many calls of a node's stack, from the model on, have a frame of their own, in this order."""

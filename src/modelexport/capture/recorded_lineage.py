@@ -150,8 +150,9 @@ class RewriteRecorder:
         self._stands_for.setdefault(replacement, {}).update(own | self._stands_for.get(value, {}))
         duplicate, kept = value.producer(), replacement.producer()
         if kept is None:
-            is_new = duplicate is not None and duplicate not in self._keys_before
-            brought = self._sources.get(duplicate, {}) if is_new and duplicate is not None else {}
+            brought: dict[ir.Node, None] = {}
+            if duplicate is not None and duplicate not in self._keys_before:
+                brought = self._sources.get(duplicate, {})
             self._made_for.setdefault(replacement, {}).update({**self._made_for.get(value, {}), **brought})
         if duplicate is not None and kept is not None and _are_duplicates(duplicate, kept):
             sources = self._sources.setdefault(kept, {})
