@@ -33,8 +33,8 @@ class _Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         scores = torch.softmax(self.query(x) @ self.key(x).transpose(1, 2) / _SIZE**0.5, dim=-1)
         x = self.first_norm(x + self.dense(scores @ self.value(x)))
-        normed: Tensor = self.last_norm(x + self.down(self.activation(self.up(x))))
-        return normed
+        last: Tensor = self.last_norm(x + self.down(self.activation(self.up(x))))
+        return last
 
 
 class CalledFourTimes(nn.Module):
