@@ -147,8 +147,8 @@ def _alarms_table(names: list[str]) -> Table:
             rows.append((name, exporter, _describe_alarm(answer, row, exporter)))
             _tell(rows[-1])
     text = (
-        f"{len(names)} models of the corpus with both exporters. `export` and `verify` must both exit with 0 where the\n"
-        f"corpus expects a right file: {alarms} false alarms."
+        f"{len(names)} models of the corpus with both exporters. `export` and `verify` must both exit with 0 where\n"
+        f"the corpus expects a right file: {alarms} false alarms."
     )
     return Table("False alarms", text, ("model", "exporter", "exit code 1 because"), tuple(rows), not alarms)
 
