@@ -99,7 +99,8 @@ class RewriteRecorder:
         replaced: dict[str, tuple[str, ...]] = {}
         for name, names in stand_ins.items():
             origins = tuple(origin for origin in names if origin in before.initializers)
-            if not names:
+            # A new weight that has the name of one that it was made of is found by the fused node that reads it.
+            if not names and name not in before.initializers:
                 readers = [links[node.key] for node in after.consumers.get(name, ()) if node.key in links]
                 sources = [before.by_key[key] for link in readers for key in link.sources]
                 read = dict.fromkeys(value for source in sources for value in source.inputs)

@@ -36,7 +36,7 @@ _MOST_AXES = 64
 
 def check_model(proto: onnx.ModelProto) -> str | None:
     numbers = count_propagated(proto)
-    if numbers > limits.PROPAGATED_NUMBERS:
+    if _is_endless(proto, numbers):
         return _REFUSED.format(limits.PROPAGATED_NUMBERS)
     if _is_heavy(proto, numbers):
         said = _run_apart(_CHECK, proto)
@@ -47,7 +47,7 @@ def check_model(proto: onnx.ModelProto) -> str | None:
 def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto | None:
     """None where ONNX cannot: what is stated remains, and an estimate can be done without."""
     numbers = count_propagated(proto)
-    if numbers > limits.PROPAGATED_NUMBERS:
+    if _is_endless(proto, numbers):
         return None
     if _is_heavy(proto, numbers):
         made = _run_apart(_INFER, proto)
@@ -57,7 +57,8 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto | None:
 
 def ensure_inferable(proto: onnx.ModelProto, subject: str) -> None:
     """Raise FileUnreadable for a model that runtimes and tools, which infer shapes too, would not return from."""
-    if count_propagated(proto) > limits.PROPAGATED_NUMBERS:
+    numbers = count_propagated(proto)
+    if _is_endless(proto, numbers) or (numbers > limits.PROPAGATED_NUMBERS and _run_apart(_CHECK, proto) is None):
         problem = _REFUSED.format(limits.PROPAGATED_NUMBERS)
         raise FileUnreadable(f"{subject} cannot be run: {problem}", "Make the file again with the tool that wrote it.")
 
@@ -75,6 +76,11 @@ def _infer_here(proto: onnx.ModelProto) -> onnx.ModelProto | None:
         return onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except Exception:  # noqa: BLE001 - it has no error class of its own
         return None
+
+
+def _is_endless(proto: onnx.ModelProto, numbers: int) -> bool:
+    """Of functions, the bound multiplies what each could do with anything: there it is no more than a suspicion."""
+    return numbers > limits.PROPAGATED_NUMBERS and not proto.functions
 
 
 def _is_heavy(proto: onnx.ModelProto, numbers: int) -> bool:
