@@ -36,7 +36,7 @@ _MOST_AXES = 64
 
 def check_model(proto: onnx.ModelProto) -> str | None:
     numbers = count_propagated(proto)
-    if _is_endless(proto, numbers):
+    if numbers > limits.PROPAGATED_NUMBERS:
         return _REFUSED.format(limits.PROPAGATED_NUMBERS)
     if _is_heavy(proto, numbers):
         said = _run_apart(_CHECK, proto)
@@ -47,7 +47,7 @@ def check_model(proto: onnx.ModelProto) -> str | None:
 def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto | None:
     """None where ONNX cannot: what is stated remains, and an estimate can be done without."""
     numbers = count_propagated(proto)
-    if _is_endless(proto, numbers):
+    if numbers > limits.PROPAGATED_NUMBERS:
         return None
     if _is_heavy(proto, numbers):
         made = _run_apart(_INFER, proto)
@@ -58,7 +58,7 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto | None:
 def ensure_inferable(proto: onnx.ModelProto, subject: str) -> None:
     """Raise FileUnreadable for a model that runtimes and tools, which infer shapes too, would not return from."""
     numbers = count_propagated(proto)
-    if _is_endless(proto, numbers) or (numbers > limits.PROPAGATED_NUMBERS and _run_apart(_CHECK, proto) is None):
+    if numbers > limits.PROPAGATED_NUMBERS:
         problem = _REFUSED.format(limits.PROPAGATED_NUMBERS)
         raise FileUnreadable(f"{subject} cannot be run: {problem}", "Make the file again with the tool that wrote it.")
 
@@ -76,11 +76,6 @@ def _infer_here(proto: onnx.ModelProto) -> onnx.ModelProto | None:
         return onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except Exception:  # noqa: BLE001 - it has no error class of its own
         return None
-
-
-def _is_endless(proto: onnx.ModelProto, numbers: int) -> bool:
-    """Of functions, the bound multiplies what each could do with anything: there it is no more than a suspicion."""
-    return numbers > limits.PROPAGATED_NUMBERS and not proto.functions
 
 
 def _is_heavy(proto: onnx.ModelProto, numbers: int) -> bool:
@@ -121,7 +116,7 @@ def _main(task: str) -> None:
 def count_propagated(proto: onnx.ModelProto) -> int:
     """At most so many numbers are carried along: all that Concat puts together, from shapes and whole numbers."""
     functions = {function_id(function): function for function in proto.functions}
-    growth: dict[str, int] = {}
+    growth: dict[str, tuple[int, int]] = {}
     calls = {
         name: {called_id(inner) for node in function.node for inner in with_inner(node)} & functions.keys()
         for name, function in functions.items()
@@ -129,15 +124,21 @@ def count_propagated(proto: onnx.ModelProto) -> int:
     endless = find_endless(calls)
     counted = _Growth(growth)
     for name in _callees_first({name: called - endless for name, called in calls.items() if name not in endless}):
-        # As if every input were one number: what comes out is so many times what goes in, at most.
+        # What comes out is what it puts together itself, and so many times what goes in, at most.
         function = functions[name]
-        lengths = dict.fromkeys(function.input, 1)
-        counted.add_nodes(function.node, lengths)
-        growth[name] = max((lengths.get(output, 0) for output in function.output), default=0)
+        own: dict[str, int] = {}
+        counted.add_nodes(function.node, own)
+        passed = dict.fromkeys(function.input, 1)
+        _Growth({called: (0, times) for called, (_, times) in growth.items()}, axes=0).add_nodes(function.node, passed)
+        growth[name] = (_longest(own, function.output), _longest(passed, function.output))
     lengths = _stored_lengths(proto.graph.initializer)
     main = _Growth(growth)
     main.add_nodes(proto.graph.node, lengths)
     return max(main.total, counted.total)
+
+
+def _longest(lengths: Mapping[str, int], outputs: Iterable[str]) -> int:
+    return max((lengths.get(output, 0) for output in outputs), default=0)
 
 
 def _callees_first(calls: Mapping[str, set[str]]) -> Iterable[str]:
@@ -153,10 +154,14 @@ def _stored_lengths(tensors: Iterable[onnx.TensorProto]) -> dict[str, int]:
 
 
 class _Growth:
-    """`total`: the numbers of all values so far. `growth`: by function, how many times what it is given it returns."""
+    """`total`: the numbers of all values so far.
 
-    def __init__(self, growth: Mapping[str, int]) -> None:
-        self._growth = growth
+    growth  by function: how many numbers it returns of its own, and how many times what it is given
+    axes    numbers of a shape; 0 to count only what comes from the inputs
+    """
+
+    def __init__(self, growth: Mapping[str, tuple[int, int]], axes: int = _MOST_AXES) -> None:
+        self._growth, self._axes = growth, axes
         self.total = 0
 
     def add_nodes(self, nodes: Iterable[onnx.NodeProto], lengths: dict[str, int]) -> None:
@@ -176,11 +181,12 @@ class _Growth:
     def _count_node(self, node: onnx.NodeProto, read: list[int]) -> int:
         operator = node.op_type if node.domain in ONNX_DOMAINS else ""
         if called_id(node) in self._growth:
-            return self._growth[called_id(node)] * max(read, default=1)
+            own, times = self._growth[called_id(node)]
+            return own + times * max(read, default=0)
         if operator == "Shape":
-            return _MOST_AXES
+            return self._axes
         if operator == "Constant":
-            return _count_constant(node)
+            return _count_constant(node) if self._axes else 0
         return sum(read) if operator == "Concat" else max(read, default=0)
 
 
