@@ -36,6 +36,7 @@ def judged(
     story: Story,
     trouble: str = "",
     drawing: Collection[str] = (),
+    constants: Collection[np.ndarray] = (),
     **seen: np.ndarray,
 ) -> dict[str, NodeProof]:
     """By node. Values of the graph are those of the run with the same names, and what is `seen`.
@@ -48,7 +49,8 @@ def judged(
     arrays = {name: array for name, array in {**story.arrays, **seen}.items() if name in names}
     samples = {name: sample(array) for name, array in arrays.items()}
     values = SeenValues(graph, samples, drawing=drawing)
-    return {found.key: found for found in AttributionProver(values, record, story.sources, trouble).prove().nodes}
+    prover = AttributionProver(values, record, story.sources, trouble, [sample(array) for array in constants])
+    return {found.key: found for found in prover.prove().nodes}
 
 
 class Answer(NamedTuple):
@@ -361,6 +363,15 @@ def test_who_is_named_beyond_what_is_known_does_not_help() -> None:
     proto = model(node("Neg", "x", "f"), node("FusedConv", "f", "g"), node("Tan", "g", "y"))
     story = Story(x=X).op("a", "x", f=P).op("a", "f", h=H).op("b", "h", g=G).op("c", "g", y=Y)
     found = judged(proto, {"f": "a", "g": "b", "y": "c"}, story)
+    assert answer(found["g"]) == (CONTRADICTED, "does the work of a module that is not named", "a b")
+
+
+def test_who_computed_what_was_folded_into_a_constant_is_not_missed() -> None:
+    """A mask made of sizes: whoever multiplies by the constant does not do the work of the module that made the mask."""
+    story = Story(x=X).op("a", "x", h=H).op("b", "x h", g=G).op("c", "g", y=Y)
+    proto = model(node("Mul", "x w", "g"), node("Tan", "g", "y"))
+    assert judged(proto, {"g": "b", "y": "c"}, story, constants=[H])["g"].verdict is PROVED
+    found = judged(proto, {"g": "b", "y": "c"}, story, constants=[P])
     assert answer(found["g"]) == (CONTRADICTED, "does the work of a module that is not named", "a b")
 
 

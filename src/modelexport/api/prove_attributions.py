@@ -49,8 +49,8 @@ class AttributionWitness:
         drawing = {node.key for node in random_nodes(file.proto)}
         self._values = SeenValues(file.graph, first.seen, first.rounds, drawing)
         sources = OperatorSources(first.run, first.samples)
-        self._prover = AttributionProver(self._values, file.provenance, sources, trouble)
         self._weights = {name: sample(array, is_sound=True) for name, array in initializer_arrays(file)}
+        self._prover = AttributionProver(self._values, file.provenance, sources, trouble, self._weights.values())
         self._exact = not trouble
         self._runs: list[SeenRun] = [first]
         self._others: Iterator[SeenRun] | None = None

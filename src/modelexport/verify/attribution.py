@@ -21,6 +21,7 @@ from functools import cached_property
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.protos import NCHWC
+from modelexport.graph.sample import Sample
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
 from modelexport.record.results.verification import AttributionProof, Fault, NodeProof, ShownBy, Verdict
@@ -78,9 +79,10 @@ def _frontiers(
 class AttributionProver:
     """Judges the attribution of every node of one graph.
 
-    values   what the graph's nodes made
-    sources  who issued which value in the run of the model
-    trouble  why numbers cannot be relied on everywhere, if they cannot
+    values     what the graph's nodes made
+    sources    who issued which value in the run of the model
+    trouble    why numbers cannot be relied on everywhere, if they cannot
+    constants  what initializers hold: what a module computed from sizes alone may be folded into one of them
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class AttributionProver:
         provenance: Provenance,
         sources: OperatorSources,
         trouble: str = "",
+        constants: Iterable[Sample] = (),
     ) -> None:
         graph = values.graph
         self._values, self._graph, self._provenance, self._sources = values, graph, provenance, sources
@@ -97,7 +100,7 @@ class AttributionProver:
         self._proved = {key: evidence.issuers for key, evidence in self._evidence.items() if evidence.is_landmark}
         self._below = nearest_proved_below(graph, self._proved)
         self._above = nearest_proved_above(graph, self._proved)
-        self._known = {number for sample in values.all for number in sources.numbers_like(sample)}
+        self._known = {number for sample in (*values.all, *constants) for number in sources.numbers_like(sample)}
         self._contributors = self._find_contributors()
 
     def judging(self, provenance: Provenance) -> AttributionProver:
