@@ -367,7 +367,7 @@ def test_who_is_named_beyond_what_is_known_does_not_help() -> None:
 
 
 def test_who_computed_what_was_folded_into_a_constant_is_not_missed() -> None:
-    """A mask made of sizes: whoever multiplies by the constant does not do the work of the module that made the mask."""
+    """A mask made of sizes: whoever multiplies by it does not do the work of the module that made the mask."""
     story = Story(x=X).op("a", "x", h=H).op("b", "x h", g=G).op("c", "g", y=Y)
     proto = model(node("Mul", "x w", "g"), node("Tan", "g", "y"))
     assert judged(proto, {"g": "b", "y": "c"}, story, constants=[H])["g"].verdict is PROVED
