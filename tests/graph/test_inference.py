@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -50,6 +51,14 @@ def test_growing_activations_are_no_shapes() -> None:
     """Each block reads all blocks before it, as in a DenseNet."""
     nodes = [node("Concat", f"v{step} v{step}", f"v{step + 1}", axis=1) for step in range(100)]
     assert count_propagated(model(*nodes, inputs="v0", outputs="v100")) == 0
+
+
+def test_activations_in_shapes_that_were_put_together_are_no_shapes() -> None:
+    """Reshape reads a shape, and makes a tensor of any size; so does what is computed with whole numbers."""
+    first = [node("Shape", "x", "s"), node("Reshape", "x s", "r"), node("Add", "r k", "v0")]
+    nodes = [node("Concat", f"v{step} v{step}", f"v{step + 1}", axis=1) for step in range(100)]
+    proto = model(*first, *nodes, outputs="v100", weights=[onnx.numpy_helper.from_array(np.array(3), "k")])
+    assert count_propagated(proto) == inference._MOST_AXES
 
 
 def test_what_may_take_long_runs_apart_and_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 
 import onnx
 import onnx.checker
+import onnx.defs
 import onnx.shape_inference
 
 from modelexport.errors import FileUnreadable
@@ -167,8 +169,7 @@ class _Growth:
     def add_nodes(self, nodes: Iterable[onnx.NodeProto], lengths: dict[str, int]) -> None:
         """`lengths` of values that are known to be, or to be computed from, shapes; those of the nodes are added."""
         for node in in_order(list(nodes)):
-            read = [lengths[name] for name in node.input if name in lengths]
-            made = self._count_node(node, read)
+            made = self._count_node(node, [lengths.get(name) for name in node.input])
             for body in subgraphs(node):
                 inside = {**lengths, **_stored_lengths(body.initializer)}
                 self.add_nodes(body.node, inside)
@@ -178,16 +179,30 @@ class _Growth:
                 self.total += made
                 lengths.update((output, made) for output in node.output if output)
 
-    def _count_node(self, node: onnx.NodeProto, read: list[int]) -> int:
-        operator = node.op_type if node.domain in ONNX_DOMAINS else ""
+    def _count_node(self, node: onnx.NodeProto, read: Sequence[int | None]) -> int:
+        """read: the lengths of what a node reads; None for what is no shape."""
+        known = [length for length in read if length is not None]
         if called_id(node) in self._growth:
             own, times = self._growth[called_id(node)]
-            return own + times * max(read, default=0)
+            return own + times * max(known, default=0)
+        operator = node.op_type if node.domain in ONNX_DOMAINS else ""
         if operator == "Shape":
             return self._axes
         if operator == "Constant":
             return _count_constant(node) if self._axes else 0
-        return sum(read) if operator == "Concat" else max(read, default=0)
+        if not known or read[0] is None or not _carries_contents(operator):
+            return 0
+        if operator == "Concat":
+            return sum(known) if len(known) == len(read) else 0
+        return max(known)
+
+
+@cache
+def _carries_contents(operator: str) -> bool:
+    """Whether ONNX works out what it makes of shapes (Gather, Mul, …). Others, as Reshape, make tensors of any size."""
+    with suppress(onnx.defs.SchemaError):
+        return onnx.defs.get_schema(operator).has_data_propagation_function
+    return False
 
 
 _PLENTY = 1 << 40
