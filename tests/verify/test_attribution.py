@@ -418,6 +418,24 @@ def test_an_owner_too_many_that_works_beside_it_had_no_part_in_it() -> None:
     assert found.fault is Fault.TOO_WIDE
 
 
+@pytest.mark.parametrize(("owners", "verdict"), [("a b", PROVED), ("b", PROVED), ("b c", CONTRADICTED)])
+def test_an_operator_that_changes_nothing_is_its_issuers_part_of_the_node_that_took_it_in(
+    owners: str, verdict: Verdict
+) -> None:
+    """An optimizer puts padding into the convolution behind it, padding by nothing too."""
+    proto = model(node("Sin", "x", "h"), node("Conv", "h w", "g"), node("Tan", "g", "y"))
+    story = Story(x=X).op("a", "x", h=H).op("a", "h", padded=H).op("b", "padded", g=G).op("c", "g", y=Y)
+    assert judged(proto, {"h": "a", "g": owners, "y": "c"}, story)["g"].verdict is verdict
+
+
+def test_an_operator_that_changes_nothing_and_has_a_node_is_no_part_of_the_next() -> None:
+    proto = model(node("Sin", "x", "h"), node("Pad", "h", "p"), node("Conv", "p w", "g"), node("Tan", "g", "y"))
+    story = Story(x=X).op("a", "x", h=H).op("a", "h", p=H).op("b", "p", g=G).op("c", "g", y=Y)
+    found = judged(proto, {"h": "a", "p": "a", "g": "a b", "y": "c"}, story)["g"]
+    assert found.verdict is CONTRADICTED
+    assert found.fault is Fault.TOO_WIDE
+
+
 def test_an_owner_too_many_of_a_view_is_not_proved() -> None:
     assert judged(RESHAPED, {"h": "a", "r": "b a#1", "g": "c"}, TURNING)["r"].verdict is not PROVED
 

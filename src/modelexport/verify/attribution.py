@@ -114,7 +114,7 @@ class AttributionProver:
         graph = self._graph
         held = {key: [*evidence.issued, *evidence.passed] for key, evidence in self._evidence.items()}
         numbers = {key: {value.number for value in values} for key, values in held.items()}
-        slices = Contributors(graph, self._provenance.hierarchy, self._sources, numbers)
+        self._slices = slices = Contributors(graph, self._provenance.hierarchy, self._sources, numbers)
         self._busy = slices.busy
         behind = {node.key: slices.behind(node, self._numbers_made(node)) for node in graph.nodes if numbers[node.key]}
         telling = {key: calls for key, calls in behind.items() if self._evidence[key].issuers}
@@ -266,7 +266,8 @@ class AttributionProver:
             by_neighbours = self._judge_by_neighbours(node, owners, evidence)
             unclear = (Verdict.NOT_PROVABLE, "several modules made the same", evidence.makers)
             return by_neighbours if by_neighbours[0] is Verdict.ENCLOSED else unclear
-        return self._judge_extra_owners(owners, evidence, worked | evidence.makers | evidence.passers)
+        absorbed = self._slices.absorbed_by(node, [value.number for value in issued if value.new])
+        return self._judge_extra_owners(owners, evidence, worked | evidence.makers | evidence.passers | absorbed)
 
     def _judge_extra_owners(self, owners: Frontier, evidence: NodeEvidence, shown: Frontier) -> _Judgement:
         """A node that is its owner's: whether values show that the further owners had a part in it."""

@@ -15,7 +15,7 @@ a module that hands on what it is given, without an operator.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from modelexport.graph.algorithms import backward_slice
@@ -39,26 +39,35 @@ class Contributors:
         self._held = held
         self._ancestors = _ancestor_masks(graph)
         self._holders = self._find_holders()
+        self._absorbed = self._find_absorbed()
         self.busy = self._find_busy_calls()
         self._returned = self._find_silent_calls()
 
     def behind(self, node: Node, numbers: Iterable[int]) -> Calls:
         """The calls on the ways from values that a node makes, by number, back to what the graph has before it."""
+        reached = self._slice_back(node, numbers)
+        issuers = {self._sources.issued[number].op.call for number in reached}
+        return frozenset(issuers.union(*(self._returned.get(number, ()) for number in reached)))
+
+    def absorbed_by(self, node: Node, numbers: Iterable[int]) -> Calls:
+        """Those of them whose operators changed nothing, and have no nodes of their own."""
+        reached = self._slice_back(node, numbers)
+        return frozenset(self._sources.issued[number].op.call for number in reached if number in self._absorbed)
+
+    def _slice_back(self, node: Node, numbers: Iterable[int]) -> Collection[int]:
         above, read_here = self._ancestors[node.key], self._numbers_read(node)
 
         def is_border(number: int) -> bool:
             # A view that the graph has elsewhere, and the node does not read, may be undone in the node: optimizers
             # move transposes from one side of an operator to the other.
-            is_held = bool(self._holders.get(number, 0) & above)
+            is_held = bool(self._holders.get(number, 0) & above) and number not in self._absorbed
             return is_held and (number in read_here or not self._sources.issued[number].op.view)
 
         def read_by(number: int) -> list[int]:
             reads = self._sources.issued[number].op.reads
             return [read for read in reads if read in self._sources.issued and not is_border(read)]
 
-        reached = backward_slice(numbers, read_by)
-        issuers = {self._sources.issued[number].op.call for number in reached}
-        return frozenset(issuers.union(*(self._returned.get(number, ()) for number in reached)))
+        return backward_slice(numbers, read_by)
 
     def _numbers_read(self, node: Node) -> Collection[int]:
         """The values of the run that a node reads, over nodes before it that hold none."""
@@ -95,6 +104,20 @@ class Contributors:
             for number in numbers:
                 holders[number] |= 1 << self._graph.by_key[key].position
         return holders
+
+    def _find_absorbed(self) -> Collection[int]:
+        """What operators that changed nothing made, by number, where the graph has no nodes for all of them.
+
+        run:    relu ─► r ─► pad by 0 (block) ─► p ─► conv (block.conv) ─► c      p is the same as r
+        graph:  Relu ─► r ─► Conv (block, block.conv) ─► c                        an optimizer put Pad into Conv
+        """
+        computed = {number: value for number, value in self._sources.issued.items() if not value.op.view}
+        operators = Counter(self._holders.get(number, 0) for number in computed)
+        return {
+            number
+            for number, value in computed.items()
+            if not value.new and 0 < self._holders.get(number, 0).bit_count() < operators[self._holders[number]]
+        }
 
     def _find_busy_calls(self) -> Calls:
         """The calls in which an operator was issued."""

@@ -11,7 +11,7 @@ Operators that only pass on what they read (views, copies, casts) issue a value 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -143,20 +143,14 @@ class OperatorSources:
 
     def operators_behind(self, value: IssuedValue, known: Container[int]) -> list[IssuedOp]:
         """Backward slice: the operator of a value and those before it that made something new, back to known values."""
-        return [value.op, *(source.op for source in self._sources(value, known) if source.new)]
 
-    def no_ops_behind(self, value: IssuedValue, known: Container[int]) -> list[IssuedOp]:
-        """Operators in the same slice that changed no number, as a norm whose weights are still ones."""
-        return [source.op for source in self._sources(value, known) if not source.new]
-
-    def _sources(self, value: IssuedValue, known: Container[int]) -> Iterator[IssuedValue]:
         def read_by(number: int) -> list[int]:
             """What the operator of a value read, as far as it is worked out from the model's inputs."""
             unknown = [read for read in self.issued[number].op.reads if read not in known and read != value.number]
             return [read for read in unknown if read in self.issued and read in self._run.computed]
 
         behind = (self.issued[number] for number in backward_slice(read_by(value.number), read_by))
-        return (source for source in behind if not source.op.view)
+        return [value.op, *(source.op for source in behind if source.new and not source.op.view)]
 
     def shape(self, value: IssuedValue) -> tuple[int, ...]:
         return self._samples[value.number].shape
