@@ -20,11 +20,12 @@ from measure.results import TaskFolder
 from measure.workers import Job, serve
 from modelexport.api.environment import Clock
 from modelexport.api.export import export
+from modelexport.api.model_runs import ModelRuns, measure_noise, watch_run
 from modelexport.api.options import VerifyOptions
 from modelexport.api.prove_attributions import AttributionWitness
-from modelexport.api.verify_model import ModelRuns, compare_run, measure_noise, watch_run
-from modelexport.capture.eager import TensorSpill
+from modelexport.api.verify_model import compare_run
 from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
+from modelexport.capture.tensor_spill import TensorSpill
 from modelexport.errors import ModelExportError
 from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.record.hierarchy import ModuleCall

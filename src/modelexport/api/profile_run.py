@@ -20,7 +20,8 @@ from modelexport.api.opening import note_source
 from modelexport.api.relink import relink_graph
 from modelexport.errors import RecordMismatch, UserError
 from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
-from modelexport.inspect.profile import Timeline, join_events, spread
+from modelexport.inspect.kernel_events import join_events
+from modelexport.inspect.profile import Timeline, spread
 from modelexport.record.results.files import RelinkResult
 from modelexport.record.results.profile import RUNS_FOR_SPREAD, Profile, SumCheck
 

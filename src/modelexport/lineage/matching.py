@@ -22,9 +22,9 @@ from collections.abc import Iterable
 from modelexport.graph.index import Node
 from modelexport.graph.operators import is_product, is_view
 from modelexport.lineage.anchors import Anchors, pair_inputs
-from modelexport.lineage.candidates import Candidates
 from modelexport.lineage.hints import ConstantHints
 from modelexport.lineage.operands import FUSED_STEPS, Operands
+from modelexport.lineage.origin_candidates import Candidates
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 from modelexport.record.provenance import Confidence
 
