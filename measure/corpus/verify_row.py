@@ -12,7 +12,7 @@ from pathlib import Path
 import modelexport as mx
 from measure.corpus.models import build, inputs_of, rows_by_name
 from measure.corpus.rows import Outcome, Proof, Result, Row
-from measure.results import TaskFolder
+from measure.results import TaskFolder, first_line
 from measure.workers import Job, serve
 from modelexport.errors import ExportFailed, ModelUnrepeatable, RuntimeFailed
 from modelexport.record.results.verification import AttributionProof, NodeProof, Verdict, Verification
@@ -109,10 +109,6 @@ def _first_wrong(found: Verification) -> str:
     if found.divergence is not None:
         return ", ".join(str(call) or "(model)" for call in found.divergence.calls)
     return "output " + next(name for name, difference in found.outputs.items() if not difference.agrees)
-
-
-def first_line(message: str) -> str:
-    return message.strip().partition("\n")[0]
 
 
 if __name__ == "__main__":
