@@ -64,7 +64,7 @@ class ProbeInputs:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _PathRun:
     tensors: Mapping[str, torch.Tensor]
     outputs: Mapping[str, torch.Tensor]
     path: RunPath
@@ -102,7 +102,7 @@ class BranchSearch:
         yield from self._vary_sizes(path)
         if path.by_data:
             yield from self._vary_values(path)
-            yield from self._follow_gradients(_Run(self._sample, {}, path))
+            yield from self._follow_gradients(_PathRun(self._sample, {}, path))
 
     # Sizes
 
@@ -150,7 +150,7 @@ class BranchSearch:
             deciding |= self._steps.find_inputs(target)
         return deciding
 
-    def _follow_gradients(self, base: _Run) -> Iterator[ProbeInputs]:
+    def _follow_gradients(self, base: _PathRun) -> Iterator[ProbeInputs]:
         """For each decision that nothing has changed so far, also for those that only another path has."""
         bases, tried = [base], set[object]()
         while bases and not self._is_spent():
@@ -160,12 +160,12 @@ class BranchSearch:
                 if decision.site in tried or len(tried) >= _MOST_TARGETS:
                     continue
                 tried.add(decision.site)
-                admitted: list[_Run] = []
+                admitted: list[_PathRun] = []
                 yield from self._spread(start, decision, admitted) if decision.kind == NUMBER else ()
                 yield from self._climb(start, decision, admitted) if self._is_open(decision) else ()
                 bases += admitted
 
-    def _spread(self, start: _Run, decision: Decision, admitted: list[_Run]) -> Iterator[ProbeInputs]:
+    def _spread(self, start: _PathRun, decision: Decision, admitted: list[_PathRun]) -> Iterator[ProbeInputs]:
         """Other values of a number, small and large: what a program compares `float(x)` with cannot be seen."""
         again = self._find_again(decision, start.tensors)
         if again is None:
@@ -180,7 +180,7 @@ class BranchSearch:
     def _is_open(self, decision: Decision) -> bool:
         return len(self._values.get(decision.site, ())) < 2
 
-    def _climb(self, start: _Run, decision: Decision, admitted: list[_Run]) -> Iterator[ProbeInputs]:
+    def _climb(self, start: _PathRun, decision: Decision, admitted: list[_PathRun]) -> Iterator[ProbeInputs]:
         """Towards another value of one decision: along its gradient, then at random wherever its margin grows."""
         tensors, depends = start.tensors, False
         for _ in range(_ROUNDS):
@@ -200,7 +200,7 @@ class BranchSearch:
             self.unmoved.append(decision)
 
     def _wander(
-        self, tensors: Mapping[str, torch.Tensor], decision: Decision, admitted: list[_Run]
+        self, tensors: Mapping[str, torch.Tensor], decision: Decision, admitted: list[_PathRun]
     ) -> Iterator[ProbeInputs]:
         """What counts and sorts has gradients that lead nowhere; small changes at random still show what helps."""
         generator = torch.Generator().manual_seed(0)
@@ -225,7 +225,7 @@ class BranchSearch:
             ((item, item.target) for item in measured if item.site == decision.site and item.target is not None), None
         )
 
-    def _admit_all(self, runs: Iterable[_Run], admitted: list[_Run]) -> Iterator[ProbeInputs]:
+    def _admit_all(self, runs: Iterable[_PathRun], admitted: list[_PathRun]) -> Iterator[ProbeInputs]:
         for run in runs:
             if probe := self._admit(run):
                 admitted.append(run)
@@ -260,7 +260,7 @@ class BranchSearch:
         if run is not None and (probe := self._admit(run)):
             yield probe
 
-    def _admit(self, run: _Run) -> ProbeInputs | None:
+    def _admit(self, run: _PathRun) -> ProbeInputs | None:
         """The inputs of a run, if its path is a new one."""
         path = self._path
         assert path is not None  # the search begins with it
@@ -279,7 +279,7 @@ class BranchSearch:
         for decision in path.decisions:
             self._values.setdefault(decision.site, set()).add(decision.value)
 
-    def _try(self, tensors: Mapping[str, torch.Tensor]) -> _Run | None:
+    def _try(self, tensors: Mapping[str, torch.Tensor]) -> _PathRun | None:
         """A plain run; None for inputs that the model does not take, and once the budget is spent."""
         if self._is_spent():
             return None
@@ -290,7 +290,7 @@ class BranchSearch:
                 outputs: Any = run_model(self._run_of.model, self._run_of.arguments.with_tensors(tensors))
         except InputError:
             return None
-        return _Run(tensors, output_tensors(outputs), recorder.path)
+        return _PathRun(tensors, output_tensors(outputs), recorder.path)
 
     def _is_spent(self) -> bool:
         return self._runs >= _MOST_RUNS or time.monotonic() > self._deadline

@@ -28,7 +28,7 @@ from modelexport.record.package import (
     AbsentModule,
     CachePair,
     ComponentInfo,
-    Link,
+    ComponentLink,
     PackageInfo,
     StoredFile,
 )
@@ -223,8 +223,8 @@ def _pair_in(item: _Reader) -> CachePair:
     return CachePair(item.text("past"), item.text("present"), item.amount("first", 0.0), item.number("window", 0))
 
 
-def _link_in(item: _Reader) -> Link:
-    return Link(item.text("source"), item.text("output"), item.text("target"), item.text("input"))
+def _link_in(item: _Reader) -> ComponentLink:
+    return ComponentLink(item.text("source"), item.text("output"), item.text("target"), item.text("input"))
 
 
 def _absent_in(item: _Reader) -> AbsentModule:

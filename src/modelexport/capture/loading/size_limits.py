@@ -50,7 +50,7 @@ class ModelSize:
         return self.weights + self.modules * _MODULE_BYTES
 
 
-class _Stopped(Exception):
+class _TooManyModules(Exception):
     """A build with more modules than were allowed."""
 
 
@@ -61,7 +61,7 @@ def ensure_buildable(configuration: Configuration, build: Build, source: str) ->
     """
     try:
         size = _measure(build, configuration, _QUICKLY_BUILT)
-    except _Stopped:
+    except _TooManyModules:
         explained = _extrapolate(build, configuration)
         if explained is None:
             return  # the build itself is counted: see `limit_construction`
@@ -87,7 +87,7 @@ def _refuse_size(size: ModelSize, source: str, reason: str = "") -> None:
 
 
 def _measure(build: Build, configuration: Configuration, most: int) -> ModelSize:
-    with torch.device("meta"), _count(_Counter(most, _Stopped), is_trial=True):
+    with torch.device("meta"), _count(_Counter(most, _TooManyModules), is_trial=True):
         model = build(configuration)
     weights = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
     return ModelSize(sum(1 for _ in model.modules()), weights)
@@ -146,7 +146,7 @@ class _Counter:
     """Modules and bytes of parameters of this thread. A weight that several modules share counts once."""
 
     def __init__(
-        self, most: int, error: Callable[[_Counter], Exception] | type[_Stopped], memory: int | None = None
+        self, most: int, error: Callable[[_Counter], Exception] | type[_TooManyModules], memory: int | None = None
     ) -> None:
         self.modules, self.bytes = 0, 0
         self._most, self._error, self._memory = most, error, memory
