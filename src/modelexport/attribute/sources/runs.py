@@ -289,13 +289,13 @@ def _find_occurrences(
 ) -> Mapping[tuple[Hashable, ...], Sequence[tuple[int, int]]]:
     """By unit: rows and indices where it stands. What is longer than a repeat can be is looked for as a whole row."""
     lengths = {len(unit) for unit in units if len(unit) <= _LONGEST_PERIOD}
-    places = (
+    occurrences = (
         (tuple(row[start : start + length]), (number, start))
         for number, row in enumerate(rows)
         for length in {*lengths, len(row)}
         for start in range(len(row) - length + 1)
     )
-    return group_by_key((unit, place) for unit, place in places if unit in units)
+    return group_by_key((unit, occurrence) for unit, occurrence in occurrences if unit in units)
 
 
 def layer_size(unit: Row) -> int:

@@ -98,12 +98,14 @@ def _extrapolate(build: Build, configuration: Configuration) -> tuple[ModelSize,
     numbers = sorted(_find_numbers(configuration), key=lambda item: -item[1])
     for path, number in numbers[:_TRIED]:
         try:
-            one, two = (_measure(build, _with_number(configuration, path, count), _QUICKLY_BUILT) for count in (1, 2))
+            single, double = (
+                _measure(build, _with_number(configuration, path, count), _QUICKLY_BUILT) for count in (1, 2)
+            )
         except Exception:  # noqa: BLE001 - it does not count modules alone, or two others have to go with it
             continue
-        modules, weights = two.modules - one.modules, two.weights - one.weights
+        modules, weights = double.modules - single.modules, double.weights - single.weights
         if modules > 0:
-            size = ModelSize(one.modules + (number - 1) * modules, one.weights + (number - 1) * weights)
+            size = ModelSize(single.modules + (number - 1) * modules, single.weights + (number - 1) * weights)
             return size, f"{'.'.join(map(str, path))} is {number}"
     return None
 
