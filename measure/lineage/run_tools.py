@@ -101,12 +101,12 @@ class Subject:
     def _outputs_of(self, chain: str, model: onnx.ModelProto, after: Values) -> tuple[ToolOutcome, str]:
         given = {original_name(value.name) for value in model.graph.output}
         for name in given.intersection(self._outputs):
-            one, other = self._values.get(name), after.get(name, after.get(PREFIX + name))
-            if one is None or other is None or one.dtype.kind != "f" or is_lossy(chain):
+            expected, computed = self._values.get(name), after.get(name, after.get(PREFIX + name))
+            if expected is None or computed is None or expected.dtype.kind != "f" or is_lossy(chain):
                 continue
-            if one.shape != other.shape:
-                return ToolOutcome.CHANGED, f"{name} has the shape {other.shape}, not {one.shape}"
-            difference = measure(one, other, Tolerance())
+            if expected.shape != computed.shape:
+                return ToolOutcome.CHANGED, f"{name} has the shape {computed.shape}, not {expected.shape}"
+            difference = measure(expected, computed, Tolerance())
             if not difference.agrees:
                 return ToolOutcome.CHANGED, f"{name} differs by {difference.max_abs:.2g}"
         return ToolOutcome.OK, ""
@@ -125,8 +125,8 @@ class Subject:
         return True, (sum(mine[key] == theirs[key] for key in theirs), len(theirs))
 
 
-def owners_of(found: Relinked) -> Owners:
-    return {key: frozenset(entry.attribution.owners) for key, entry in found.record.nodes.items()}
+def owners_of(relinked: Relinked) -> Owners:
+    return {key: frozenset(entry.attribution.owners) for key, entry in relinked.record.nodes.items()}
 
 
 def _fed(model: onnx.ModelProto, feed: Values) -> dict[str, np.ndarray]:
