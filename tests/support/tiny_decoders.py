@@ -15,7 +15,7 @@ from modelexport.capture.arguments import CallArguments, ExportRequest
 from modelexport.capture.entry_point import EntryPoint, entered
 from modelexport.capture.export import export_traced, trace_model
 from modelexport.capture.generation.entry_points import find_entry_points
-from modelexport.capture.generation.model_configuration import read_configuration
+from modelexport.capture.generation.prepare import read_configuration
 from modelexport.capture.generation.windows import exportable_windows
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.writing import save_model

@@ -13,11 +13,11 @@ from typing import Any
 
 from modelexport.inspect.analyze import Analysis
 from modelexport.inspect.package.analyze import PackageAnalysis, PackageModule
-from modelexport.inspect.package.answer import PackageAnswer
 from modelexport.inspect.package.cache_bytes import CacheTensor, ModuleCache
 from modelexport.inspect.package.cost import PackageCost
 from modelexport.inspect.package.pairs import PackagePair
 from modelexport.inspect.package.validate import PackageValidation
+from modelexport.inspect.query.answer import PackageAnswer
 from modelexport.record.package import AbsentModule, ComponentLink
 from modelexport.record.results.cost import Cost
 from modelexport.record.results.package_profile import ChainTime, PackageProfile, PhaseProfile
