@@ -2,7 +2,7 @@
 
     python -m measure house
     | figure              | measured | limit       |
-    | Python files        | 219      | at most 320 |
+    | Python files        | 353      | at most 356 |
 
 Figures are counted on syntax trees and tokens, so that text is not taken for code. `tests/test_house.py` holds
 every limit.
@@ -97,15 +97,15 @@ def measure_house(files: list[SourceFile]) -> list[Figure]:
     functions = [function for file in files for function in ast.walk(file.tree) if isinstance(function, _Function)]
     rooms = {path.parts[0] for file in files if len((path := file.path.relative_to(PACKAGE)).parts) > 1}
     return [
-        Figure("Python files", len(files), high=360),
-        Figure("lines", total, high=70_000),
+        Figure("Python files", len(files), high=356),
+        Figure("lines", total, high=69_500),
         Figure("rooms", len(rooms), high=12),
-        Figure(f"files under {SMALL} lines, without `__init__`", _count(modules, lambda f: f.lines < SMALL), high=12),
+        Figure(f"files under {SMALL} lines, without `__init__`", _count(modules, lambda f: f.lines < SMALL), high=9),
         Figure("median file, without `__init__`", statistics.median(file.lines for file in modules), 180, 280),
-        Figure("largest file", max(file.lines for file in files), high=480),
-        Figure("file names that occur more than once", _repeated(file.path.name for file in modules), high=25),
-        Figure("class names that occur more than once", _repeated(_class_names(files)), high=10),
-        Figure(f"functions over {LONG_FUNCTION} lines", sum(map(_is_long, functions)), high=4),
+        Figure("largest file", max(file.lines for file in files), high=420),
+        Figure("file names that occur more than once", _repeated(file.path.name for file in modules), high=22),
+        Figure("class names that occur more than once", _repeated(_class_names(files)), high=0),
+        Figure(f"functions over {LONG_FUNCTION} lines", sum(map(_is_long, functions)), high=1),
         Figure("annotated functions, %", _share(sum(map(_is_annotated, functions)), len(functions)), low=100),
         Figure("broad excepts per 1,000 lines", round(1000 * _broad_excepts(files) / total, 2), high=0.56),
         Figure("docstrings, % of lines", _share(sum(file.docstring_lines() for file in files), total), low=14),

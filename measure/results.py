@@ -11,7 +11,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -37,6 +37,21 @@ class KeyedResult(Storable, Protocol):
     def key(self) -> Key: ...
 
 
+@dataclass(frozen=True)
+class RowResult:
+    """What a measurement gave for one row and exporter; each measurement adds its own fields."""
+
+    name: str
+    exporter: str
+
+    @property
+    def key(self) -> Key:
+        return self.name, self.exporter
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
 AnyResult = TypeVar("AnyResult", bound=KeyedResult)
 
 
@@ -44,6 +59,10 @@ def installed_versions(*more: str, labels: bool = False) -> dict[str, str]:
     """labels  with local labels (`+cpu`), which say how a tool was built and not what it does"""
     versions = {tool: metadata.version(tool) for tool in (*_TOOLS, *more)}
     return versions if labels else {tool: version.partition("+")[0] for tool, version in versions.items()}
+
+
+def first_line(message: str) -> str:
+    return message.strip().partition("\n")[0]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ each; if it breaks down, the running task is lost and another worker goes on beh
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -192,3 +194,11 @@ def find_cause(code: int, log: Path) -> str:
         return f"killed by {signal.Signals(-code).name}"
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return lines[-1].strip() if lines else f"exit code {code}"
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Tools talk a lot."""
+    nowhere = io.StringIO()
+    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        yield

@@ -11,12 +11,10 @@ installed versions change; after a change to how a record is made, remove it (`m
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +22,8 @@ import onnx
 
 from measure.corpus.rows import MANIFEST
 from measure.pages import list_versions
-from measure.results import installed_versions
+from measure.results import first_line, installed_versions
+from measure.workers import silence
 from modelexport.errors import ExportFailed
 from modelexport.graph.file.metadata import sidecar_path
 from modelexport.graph.file.tagged_file import open_tagged, read_sidecar, tagged_ancestor
@@ -101,7 +100,7 @@ def _export(row: str, exporter: str, target: Path) -> None:
     try:
         export_row(row, exporter, target)
     except ExportFailed as error:
-        raise NotMade(_first_line(error.message)) from error
+        raise NotMade(first_line(error.message)) from error
 
 
 def _run_tools(chain: str, before: Path, target: Path) -> None:
@@ -110,24 +109,12 @@ def _run_tools(chain: str, before: Path, target: Path) -> None:
 
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            with _silence():
+            with silence():
                 made = run_chain(chain, before, Path(scratch), ())
             model = read_whole(made)
         except Exception as error:
-            said = _first_line(str(error).replace(f"{scratch}/", "")) or "no message"
+            said = first_line(str(error).replace(f"{scratch}/", "")) or "no message"
             raise NotMade(f"{type(error).__name__}: {said[:_LONGEST]}") from error
     truth = relink_model(tagged_ancestor(open_tagged(before)), model).record
     sidecar_path(target).write_text(write_document(truth), encoding="utf-8")
     target.write_bytes(model.SerializeToString())
-
-
-def _first_line(message: str) -> str:
-    return message.strip().partition("\n")[0]
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Tools talk a lot."""
-    nowhere = io.StringIO()
-    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-        yield

@@ -26,7 +26,7 @@ from measure.pages import Table
 from modelexport.api.environment import Clock
 from modelexport.api.extract import write_part
 from modelexport.api.extract_check import ExtractionReference, compare_part, run_reference
-from modelexport.capture.eager import TensorSpill
+from modelexport.capture.tensor_spill import TensorSpill
 from modelexport.errors import CutImpossible, ModelExportError
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.record.hierarchy import ModuleCall

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from measure.results import RowResult
 
 EXPORTERS = ("dynamo", "torchscript")
 # Applies to architectures of its library alone, and to those of them that it can export.
@@ -108,22 +110,13 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(RowResult):
     """What one attempt gave. `defects` has a line for each node that is contradicted or credited to nobody."""
 
-    name: str
-    exporter: str
     outcome: Outcome
     reason: str = ""
     proof: Proof | None = None
     defects: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.name, self.exporter
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Result:

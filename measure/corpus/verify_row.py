@@ -12,7 +12,7 @@ from pathlib import Path
 import modelexport as mx
 from measure.corpus.models import build, inputs_of, rows_by_name
 from measure.corpus.rows import Outcome, Proof, Result, Row
-from measure.results import TaskFolder
+from measure.results import TaskFolder, first_line
 from measure.workers import Job, serve
 from modelexport.errors import ExportFailed, ModelUnrepeatable, RuntimeFailed
 from modelexport.record.results.verification import AttributionProof, NodeProof, Verdict, Verification
@@ -43,12 +43,12 @@ def verify_row(row: Row, exporter: str) -> Result:
         except ExportFailed as error:
             return Result(row.name, exporter, Outcome.REFUSED, _refusal_of(error))
         try:
-            found = mx.verify(_FILE, model, inputs=inputs)
+            verification = mx.verify(_FILE, model, inputs=inputs)
         except ModelUnrepeatable as error:
             return Result(row.name, exporter, Outcome.RANDOM, first_line(error.message))
         except RuntimeFailed as error:
             return judge_unrunnable(row.name, exporter, exported.check, error)
-        return judge_verification(row.name, exporter, found)
+        return judge_verification(row.name, exporter, verification)
 
 
 def _refusal_of(error: ExportFailed) -> str:
@@ -62,17 +62,17 @@ def judge_unrunnable(name: str, exporter: str, check: OutputCheck | None, error:
     return Result(name, exporter, Outcome.DEFECT if runs else Outcome.UNRUNNABLE, first_line(error.message))
 
 
-def judge_verification(name: str, exporter: str, found: Verification) -> Result:
+def judge_verification(name: str, exporter: str, verification: Verification) -> Result:
     """What verify found, as a result. A wrong tag weighs more than a wrong number: it is this project's own."""
-    assert found.proof is not None
-    proof = count_verdicts(found.proof)
-    defects = tuple(_describe_defect(node) for node in found.proof.nodes if node.verdict in _DEFECTS)
+    assert verification.proof is not None
+    proof = count_verdicts(verification.proof)
+    defects = tuple(_describe_defect(node) for node in verification.proof.nodes if node.verdict in _DEFECTS)
     if defects:
         return Result(name, exporter, Outcome.DEFECT, defects[0], proof, defects)
-    if not found.numbers_agree:
-        return Result(name, exporter, Outcome.DIVERGES, _first_wrong(found), proof)
+    if not verification.numbers_agree:
+        return Result(name, exporter, Outcome.DIVERGES, _first_wrong(verification), proof)
     # Whether a file is right only for inputs like its sample is measured by `measure branches`.
-    if not replace(found, frozen=()).ok:
+    if not replace(verification, frozen=()).ok:
         return Result(name, exporter, Outcome.DEFECT, "its numbers agree, and verify finds something wrong", proof)
     return Result(name, exporter, Outcome.OK, proof=proof)
 
@@ -105,14 +105,10 @@ def _describe_defect(node: NodeProof) -> str:
     return f"{node_name} is credited to {claimed or 'nobody'}; values say {issued or 'nothing'}: {why}"
 
 
-def _first_wrong(found: Verification) -> str:
-    if found.divergence is not None:
-        return ", ".join(str(call) or "(model)" for call in found.divergence.calls)
-    return "output " + next(name for name, difference in found.outputs.items() if not difference.agrees)
-
-
-def first_line(message: str) -> str:
-    return message.strip().partition("\n")[0]
+def _first_wrong(verification: Verification) -> str:
+    if verification.divergence is not None:
+        return ", ".join(str(call) or "(model)" for call in verification.divergence.calls)
+    return "output " + next(name for name, difference in verification.outputs.items() if not difference.agrees)
 
 
 if __name__ == "__main__":

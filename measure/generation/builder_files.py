@@ -12,8 +12,6 @@ https://onnxruntime.ai/docs/genai/howto/build-model.html
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import re
 import runpy
@@ -30,6 +28,7 @@ import modelexport as mx
 from measure.anyfile.nameless import old_key, remove_names
 from measure.generation.targets import Target
 from measure.pages import Table, percent
+from measure.workers import silence
 from modelexport.record.hierarchy import lineage_of
 from modelexport.record.provenance import Attribution, Confidence, Provenance
 from modelexport.transform.tools.tool import read_whole, write_whole
@@ -192,8 +191,6 @@ def build_file(source: Path, target: Path, precision: str) -> Path:
     """Run the builder as its command line does, in this process: importing it takes longer than building."""
     command = [BUILDER, "-i", str(source), "-o", str(target), "-p", precision, "-e", "cpu"]
     command += ["-c", str(target.parent / "cache")]
-    # It says a line about every node.
-    silent = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
-    with mock.patch.object(sys, "argv", command), silent[0], silent[1]:
+    with mock.patch.object(sys, "argv", command), silence():  # it says a line about every node
         runpy.run_module(BUILDER, run_name="__main__")
     return target / "model.onnx"

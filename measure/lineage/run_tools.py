@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
 
 from measure.corpus.models import export_row
-from measure.corpus.verify_row import first_line
 from measure.lineage.chains import is_lossy, run_chain
 from measure.lineage.repeated import REPEATED, export_repeated
 from measure.lineage.scoring import SHARES, Relinked, Scorer, ToolOutcome, ToolResult, relink_model
 from measure.lineage.surgery import PREFIX, original_name
 from measure.lineage.truth import Values
 from measure.lineage.value_comparison import run_values
-from measure.results import TaskFolder
-from measure.workers import Job, serve
+from measure.results import TaskFolder, first_line
+from measure.workers import Job, serve, silence
 from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
 from modelexport.errors import ExportFailed, ModelExportError, RuntimeFailed
 from modelexport.graph.difference import measure
@@ -79,7 +76,7 @@ class Subject:
     def attempt(self, row: str, exporter: str, chain: str) -> ToolResult:
         with tempfile.TemporaryDirectory(dir=".") as folder:
             try:
-                with self._tasks.running(chain), _silence():
+                with self._tasks.running(chain), silence():
                     made = run_chain(chain, self._path, Path(folder), self._feeds)
                 model = read_whole(made)
             except Exception as error:  # noqa: BLE001 - whatever a tool raises is what is to be reported
@@ -104,12 +101,12 @@ class Subject:
     def _outputs_of(self, chain: str, model: onnx.ModelProto, after: Values) -> tuple[ToolOutcome, str]:
         given = {original_name(value.name) for value in model.graph.output}
         for name in given.intersection(self._outputs):
-            one, other = self._values.get(name), after.get(name, after.get(PREFIX + name))
-            if one is None or other is None or one.dtype.kind != "f" or is_lossy(chain):
+            expected, computed = self._values.get(name), after.get(name, after.get(PREFIX + name))
+            if expected is None or computed is None or expected.dtype.kind != "f" or is_lossy(chain):
                 continue
-            if one.shape != other.shape:
-                return ToolOutcome.CHANGED, f"{name} has the shape {other.shape}, not {one.shape}"
-            difference = measure(one, other, Tolerance())
+            if expected.shape != computed.shape:
+                return ToolOutcome.CHANGED, f"{name} has the shape {computed.shape}, not {expected.shape}"
+            difference = measure(expected, computed, Tolerance())
             if not difference.agrees:
                 return ToolOutcome.CHANGED, f"{name} differs by {difference.max_abs:.2g}"
         return ToolOutcome.OK, ""
@@ -128,8 +125,8 @@ class Subject:
         return True, (sum(mine[key] == theirs[key] for key in theirs), len(theirs))
 
 
-def owners_of(found: Relinked) -> Owners:
-    return {key: frozenset(entry.attribution.owners) for key, entry in found.record.nodes.items()}
+def owners_of(relinked: Relinked) -> Owners:
+    return {key: frozenset(entry.attribution.owners) for key, entry in relinked.record.nodes.items()}
 
 
 def _fed(model: onnx.ModelProto, feed: Values) -> dict[str, np.ndarray]:
@@ -138,14 +135,6 @@ def _fed(model: onnx.ModelProto, feed: Values) -> dict[str, np.ndarray]:
     names = [value.name for value in model.graph.input if value.name not in stored]
     given = {name: original_name(name) for name in names}
     return {name: feed[given[name]] if given[name] in feed else [*feed.values()][i] for i, name in enumerate(names)}
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Tools talk a lot."""
-    nowhere = io.StringIO()
-    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-        yield
 
 
 def _describe_error(error: Exception, folder: str) -> str:

@@ -76,7 +76,7 @@ class Score:
     drifted: int = 0
 
     def __add__(self, other: Score) -> Score:
-        return Score(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(Score)))
+        return Score(*(getattr(self, item.name) + getattr(other, item.name) for item in fields(Score)))
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class ToolResult:
 
     def to_json(self) -> dict[str, Any]:
         scores = {
-            str(share): [getattr(score, one.name) for one in fields(Score)] for share, score in self.scores.items()
+            str(share): [getattr(score, item.name) for item in fields(Score)] for share, score in self.scores.items()
         }
         return {**vars(self), "scores": scores}
 
@@ -166,19 +166,19 @@ class Scorer:
     def score(self, share: float) -> Score:
         """With a share of names hidden."""
         hidden = hide(self._made, share)
-        found = self._relinker(self._ancestor, hidden.model) if share else self.named
+        relinked = self._relinker(self._ancestor, hidden.model) if share else self.named
         total = Score()
-        for node, other in self._pairs(found):
+        for node, other in self._pairs(relinked):
             counts = not share or node.outputs[0].rpartition("|")[2] in hidden.names
-            total += self._linked(share, node, found.lineage, other)
-            total += self._placed(share, node, found, other) if counts else Score()
-            total += self._credited(share, node, found.record, other)
-            total += self._bounded(share, node, found.record, other)
-        return replace(total, **self._compared(share, found)) if self._values[1] else total
+            total += self._linked(share, node, relinked.lineage, other)
+            total += self._placed(share, node, relinked, other) if counts else Score()
+            total += self._credited(share, node, relinked.record, other)
+            total += self._bounded(share, node, relinked.record, other)
+        return replace(total, **self._compared(share, relinked)) if self._values[1] else total
 
-    def _pairs(self, found: Relinked) -> Iterator[tuple[Node, Node]]:
+    def _pairs(self, relinked: Relinked) -> Iterator[tuple[Node, Node]]:
         """Every node with its names, and the same one as it was relinked. Literals are data."""
-        for node, other in zip(self._after.nodes, found.graph.nodes, strict=True):
+        for node, other in zip(self._after.nodes, relinked.graph.nodes, strict=True):
             if node.op_type != "Constant" and node.outputs:
                 yield node, other
 
@@ -188,14 +188,14 @@ class Scorer:
             self._say(share, node, "no source")
         return Score(nodes=1, empty=int(empty))
 
-    def _placed(self, share: float, node: Node, found: Relinked, other: Node) -> Score:
+    def _placed(self, share: float, node: Node, relinked: Relinked, other: Node) -> Score:
         origin = self._truth.origin(node)
         if origin is None:
             return Score()
-        link = found.lineage.nodes[other.key]
+        link = relinked.lineage.nodes[other.key]
         contains = not self._truth.origins(node).isdisjoint(link.sources)
         wanted = self._truth.modules(node)
-        credited = found.record.nodes[other.key].attribution.ancestor
+        credited = relinked.record.nodes[other.key].attribution.ancestor
         possible = {*wanted, self._truth.merged(node, link.sources)} if wanted else set()
         module = credited is not None and credited in possible
         if not contains:
@@ -226,16 +226,16 @@ class Scorer:
             self._say(share, node, f"is no work of {', '.join(sorted(map(str, others))[:3])} (too wide)")
         return Score(judged=1, too_wide=int(bool(others)))
 
-    def _compared(self, share: float, found: Relinked) -> dict[str, int]:
+    def _compared(self, share: float, relinked: Relinked) -> dict[str, int]:
         """Names are hidden, so that values are found through the nodes that make them."""
-        names = {other.key: node for node, other in self._pairs(found)}
+        names = {other.key: node for node, other in self._pairs(relinked)}
         before, after = self._values
         renamed = {key: after[node.key] for key, node in names.items() if node.key in after}
         left = {key: node.key for key, node in names.items()}
-        comparer = Comparer((self._ancestor.graph, before), (found.graph, renamed), left, lossy=self._lossy)
-        comparison = comparer.compare(found.lineage)
+        comparer = Comparer((self._ancestor.graph, before), (relinked.graph, renamed), left, lossy=self._lossy)
+        comparison = comparer.compare(relinked.lineage)
         for key in comparison.contradicted:
-            link = found.lineage.nodes[key]
+            link = relinked.lineage.nodes[key]
             self._say(share, names[key], f"makes other values than {link.sources[:3]} ({link.relation})")
         return {
             "compared": comparison.compared,

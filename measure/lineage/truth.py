@@ -46,11 +46,11 @@ def is_passing(node: Node) -> bool:
 
 def _varying(graph: Graph) -> frozenset[str]:
     """Values that depend on what the model is given, if only on its shape."""
-    found = set(graph.inputs) - set(graph.initializers)
+    varying = set(graph.inputs) - set(graph.initializers)
     for node in graph.nodes:
-        if not found.isdisjoint(node.inputs):
-            found.update(filter(None, node.outputs))
-    return frozenset(found)
+        if not varying.isdisjoint(node.inputs):
+            varying.update(filter(None, node.outputs))
+    return frozenset(varying)
 
 
 def tells(array: np.ndarray) -> bool:
@@ -58,14 +58,14 @@ def tells(array: np.ndarray) -> bool:
     return array.dtype.kind == "f" and array.size > 1 and bool((array.ravel() != array.ravel()[0]).any())
 
 
-def nearness(one: np.ndarray, other: np.ndarray) -> float:
+def nearness(left: np.ndarray, right: np.ndarray) -> float:
     """In decibels, of two tensors that can be told from others; less than anything else if these cannot be compared.
 
     Means are taken away: many tensors have nearly the same number everywhere, and are not the same for that.
     """
-    if one.size != other.size or not (tells(one) and tells(other)):
+    if left.size != right.size or not (tells(left) and tells(right)):
         return -np.inf
-    a, b = (array.astype(np.float64).ravel() for array in (one, other))
+    a, b = (array.astype(np.float64).ravel() for array in (left, right))
     return measure(a - a.mean(), b - b.mean(), Tolerance()).sqnr
 
 
@@ -120,24 +120,24 @@ class Truth:
         return {key for origin in self._possible[node.key] for key in self._idle_above(origin)}
 
     def _idle_above(self, origin: Node) -> set[str]:
-        found, here = {origin.key}, origin
+        idle_keys, here = {origin.key}, origin
         while self._is_idle(here.key):
             made = self._numbers(here.key)
             read = next(value for value in here.inputs if self._numbers(value) == made)
             if read not in self._before.producers:
                 break
             here = self._before.producers[read]
-            found.add(here.key)
-        return found
+            idle_keys.add(here.key)
+        return idle_keys
 
     def modules(self, node: Node) -> set[ModuleCall]:
         """The modules that may be named for a node; none if names do not tell.
 
         Of the same operator, that of the node before, or the one around all that it took over; of another, the latter.
         """
-        told = [[key] for key in self.origins(node) if self._before.by_key[key].op_type == node.op_type]
-        told += filter(None, self._works(node))
-        return {call for call in map(self._module, told) if call is not None}
+        groups = [[key] for key in self.origins(node) if self._before.by_key[key].op_type == node.op_type]
+        groups += filter(None, self._works(node))
+        return {call for call in map(self._module, groups) if call is not None}
 
     def merged(self, node: Node, sources: Collection[str]) -> ModuleCall | None:
         """The module around all that a node is said to stand for besides the true one.
@@ -176,33 +176,33 @@ class Truth:
 
     def _named_below(self, node: Node) -> list[str]:
         """The nearest nodes below one whose names tell what they made; none if one of its values is not followed."""
-        found: dict[str, None] = {}
+        nearest: dict[str, None] = {}
         waiting, seen = [node], {node.key}
         while waiting:
             readers = [reader for value in waiting.pop().outputs for reader in self._after.consumers.get(value, ())]
             for reader in readers:
                 if self._possible.get(reader.key):
-                    found[reader.key] = None
+                    nearest[reader.key] = None
                 elif reader.key not in seen:
                     seen.add(reader.key)
                     waiting.append(reader)
             if len(seen) > _LARGEST:
                 return []
-        return list(found)
+        return list(nearest)
 
     def _named_above(self, node: Node) -> set[str]:
         """The nearest values before, by name, that a node is computed from: the first that each name may mean."""
-        found: set[str] = set()
+        sources: set[str] = set()
         waiting, seen = list(node.inputs), set(node.inputs)
         while waiting:
             value = waiting.pop()
             known = self._known(value) if value else set()
-            found.update(sorted(known, key=self._position)[:1])
+            sources.update(sorted(known, key=self._position)[:1])
             maker = None if known else self._after.producers.get(value)
             above = [read for read in maker.inputs if read not in seen] if maker is not None else []
             seen.update(above)
             waiting += above
-        return found
+        return sources
 
     def _position(self, value: str) -> int:
         return self._before.producers[value].position if value in self._before.producers else -1
@@ -213,20 +213,20 @@ class Truth:
         What made the same as one of those others may have been merged with it: it is the last.
         """
         same = {self._numbers(value) for value in read} - {None}
-        found: dict[str, None] = {}
+        computing: dict[str, None] = {}
         waiting = list(ends)
         while waiting:
             origin = waiting.pop()
-            if origin.key in found:
+            if origin.key in computing:
                 continue
-            found[origin.key] = None
+            computing[origin.key] = None
             if origin not in ends and self._numbers(origin.key) in same:
                 continue
             above = [value for value in origin.inputs if value not in read]
             waiting += (self._before.producers[value] for value in above if value in self._before.producers)
-            if len(found) > _LARGEST:
+            if len(computing) > _LARGEST:
                 return []
-        return list(found)
+        return list(computing)
 
     def _constant_work(self, keys: Iterable[str]) -> Iterator[str]:
         """Nodes that make constants for others out of constants."""
@@ -257,19 +257,19 @@ class Truth:
         read = {self._name(value) for value in node.inputs if value not in after}.union(*known)
         # What made the same as one of these may have been merged with it.
         same = {self._numbers(value) for value in read} - {None}
-        found: dict[str, None] = {}
+        computing: dict[str, None] = {}
         waiting = [origin]
         while waiting:
-            one = waiting.pop()
-            if one.key in found:
+            source = waiting.pop()
+            if source.key in computing:
                 continue
-            found[one.key] = None
-            above = [value for value in one.inputs if value in before and value not in read]
+            computing[source.key] = None
+            above = [value for value in source.inputs if value in before and value not in read]
             above = [value for value in above if self._numbers(value) not in same]
-            if len(found) > _LARGEST or any(value not in self._before.producers for value in above):
+            if len(computing) > _LARGEST or any(value not in self._before.producers for value in above):
                 return []  # the tool computes it from something else
             waiting += (self._before.producers[value] for value in above)
-        return list(found)
+        return list(computing)
 
     def _merged(self, key: str) -> Iterator[str]:
         """Nodes that made the same as another in the same way, and whose names are gone."""
@@ -279,11 +279,11 @@ class Truth:
 
     @cached_property
     def _equal(self) -> dict[tuple[str, bytes | None], list[str]]:
-        found: dict[tuple[str, bytes | None], list[str]] = {}
+        equal: dict[tuple[str, bytes | None], list[str]] = {}
         for node in self._before.nodes:
             if node.key in self._values_before:
-                found.setdefault((node.op_type, self._numbers(node.key)), []).append(node.key)
-        return found
+                equal.setdefault((node.op_type, self._numbers(node.key)), []).append(node.key)
+        return equal
 
     @cached_property
     def _varying(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -319,7 +319,7 @@ class Truth:
         if mine is None or not origins:
             return {named}
         behind = self._behind(self._before.by_key[named]) if named in self._before.by_key else ()
-        rates = {key: self._nearness(key, mine) for key in (named, *(one.key for one in origins), *behind)}
+        rates = {key: self._nearness(key, mine) for key in (named, *(origin.key for origin in origins), *behind)}
         return {key for key, rate in rates.items() if rate >= max(rates.values()) - _NEARER}
 
     @cached_property

@@ -23,13 +23,13 @@ _COMPARED = (Relation.KEPT, Relation.RENAMED, Relation.REWRITTEN, Relation.FUSED
 
 def run_values(file: ModelFile, feed: Values) -> dict[str, np.ndarray]:
     """All values of the main graph, computed as the file says, with no optimization."""
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
 
     def see(name: str, array: np.ndarray) -> None:
-        found[name] = array.copy()
+        arrays[name] = array.copy()
 
     PiecewiseRun(file, often=False).run(feed, see)
-    return found
+    return arrays
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Comparer:
             mine = self._values_after.get(node.key)
             if link.relation not in _COMPARED or mine is None or not tells(mine) or is_passing(node):
                 continue
-            theirs = [one for one in self._made(link.sources) if one.size == mine.size]
+            theirs = [array for array in self._made(link.sources) if array.size == mine.size]
             if self._has_drifted(node, mine):
                 drifted += 1
             elif theirs:
@@ -79,7 +79,7 @@ class Comparer:
         return self._contradict(list(self._made([origin.key])), mine)
 
     def _contradict(self, theirs: Sequence[np.ndarray], mine: np.ndarray) -> bool:
-        return not any(self._agrees(one, mine) for one in theirs) and self._is_another(theirs, mine)
+        return not any(self._agrees(array, mine) for array in theirs) and self._is_another(theirs, mine)
 
     def _last_ones(self, lineage: Lineage) -> Iterator[Node]:
         """Nodes that are the last to do the work of some node: of several that share it, the others make less."""
@@ -102,18 +102,18 @@ class Comparer:
                     yield array
 
     def _agrees(self, reference: np.ndarray, mine: np.ndarray) -> bool:
-        one, other = (array.astype(np.float64).ravel() for array in (reference, mine))
+        left, right = (array.astype(np.float64).ravel() for array in (reference, mine))
         # Another layout of memory is another order of the same numbers.
-        return any(self._fits(a, b) for a, b in ((one, other), (np.sort(one), np.sort(other))))
+        return any(self._fits(a, b) for a, b in ((left, right), (np.sort(left), np.sort(right))))
 
-    def _fits(self, one: np.ndarray, other: np.ndarray) -> bool:
-        found = measure(one, other, Tolerance())
-        return found.sqnr >= _NEAR if self._lossy else found.agrees
+    def _fits(self, left: np.ndarray, right: np.ndarray) -> bool:
+        difference = measure(left, right, Tolerance())
+        return difference.sqnr >= _NEAR if self._lossy else difference.agrees
 
     def _is_another(self, theirs: Iterable[np.ndarray], mine: np.ndarray) -> bool:
         """Of fewer bits, numbers may drift far: it is another tensor if another one is near, and much nearer."""
         if not self._lossy:
             return True
-        best = max((nearness(one, mine) for one in theirs), default=-np.inf)
+        best = max((nearness(array, mine) for array in theirs), default=-np.inf)
         enough = max(_NEAR, best + _NEARER)
-        return any(nearness(one, mine) >= enough for one in self._values_before.values())
+        return any(nearness(array, mine) >= enough for array in self._values_before.values())

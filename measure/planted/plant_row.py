@@ -8,23 +8,23 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from measure.corpus.models import build, inputs_of, rows_by_name
-from measure.corpus.verify_row import first_line
 from measure.planted.faults import FaultPlanter, PlantedFault
 from measure.planted.telling import ValueJudge
-from measure.results import TaskFolder
+from measure.results import RowResult, TaskFolder, first_line
 from measure.workers import Job, serve
 from modelexport.api.environment import Clock
 from modelexport.api.export import export
+from modelexport.api.model_runs import ModelRuns, measure_noise, watch_run
 from modelexport.api.options import VerifyOptions
 from modelexport.api.prove_attributions import AttributionWitness
-from modelexport.api.verify_model import ModelRuns, compare_run, measure_noise, watch_run
-from modelexport.capture.eager import TensorSpill
+from modelexport.api.verify_model import compare_run
 from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
+from modelexport.capture.tensor_spill import TensorSpill
 from modelexport.errors import ModelExportError
 from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.record.hierarchy import ModuleCall
@@ -53,20 +53,11 @@ class FaultOutcome:
 
 
 @dataclass(frozen=True)
-class PlantedRow:
+class PlantedRow(RowResult):
     """What was found in one file; `refusal` says why there is none."""
 
-    name: str
-    exporter: str
     faults: tuple[FaultOutcome, ...] = ()
     refusal: str = ""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.name, self.exporter
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> PlantedRow:

@@ -9,8 +9,6 @@ repeated. What the command would have left is known from a run without a signal.
 from __future__ import annotations
 
 import atexit
-import contextlib
-import io
 import os
 import shlex
 import shutil
@@ -24,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 import modelexport
+from measure.workers import silence
 from modelexport.cli.main import main
 
 PACKAGE = Path(modelexport.__file__).parent
@@ -183,7 +182,7 @@ def _prepare(scene: Scene, folder: Path) -> None:
 
 
 def _validate(scene: Scene, folder: Path) -> int:
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    with silence():
         try:
             main(["validate", str(folder / scene.target)])
         except SystemExit as ended:

@@ -35,6 +35,7 @@ neither may be reached by a node name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 # Known names in a message.
@@ -87,7 +88,10 @@ class ToolFailed(UserError):
 
 
 class FileUnreadable(UserError):
-    pass
+    @classmethod
+    def from_os_error(cls, path: Path, error: OSError) -> FileUnreadable:
+        reason = (error.strerror or str(error)).lower()
+        return FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.")
 
 
 class FileMalformed(FileUnreadable):
@@ -123,7 +127,10 @@ class RecordMismatch(UserError):
 
 
 class ExtraMissing(UserError):
-    pass
+    @classmethod
+    def of_runtime(cls) -> ExtraMissing:
+        message = "running a file needs onnxruntime, which is not installed"
+        return ExtraMissing(message, "pip install 'modelexport[runtime]'")
 
 
 class SelectionInexpressible(UserError):

@@ -13,7 +13,7 @@ import modelexport as mx
 from modelexport.capture.entry_point import EntryPoint, entered
 from modelexport.graph.file.folder import staged_folder
 from modelexport.graph.file.package import write_package
-from modelexport.record.package import AbsentModule, CachePair, ComponentInfo, Link, PackageInfo
+from modelexport.record.package import AbsentModule, CachePair, ComponentInfo, ComponentLink, PackageInfo
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +80,7 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> mx.Package:
             inputs, outputs = map(tuple, ends)
             cache = pairs if entry.name == "decoder" else ()
             components.append(ComponentInfo(entry.name, path.name, inputs, outputs, cache))
-        links = (Link("encoder", "last_hidden_state", "decoder", "states"),)
+        links = (ComponentLink("encoder", "last_hidden_state", "decoder", "states"),)
         absent = (AbsentModule("vision", "Linear", 32, "no entry point calls it"),)
         write_package(stage, PackageInfo(tuple(components), links=links, absent=absent))
     return mx.open_package(folder)

@@ -17,7 +17,7 @@ from torch import nn
 import modelexport as mx
 from modelexport.api import profile_run
 from modelexport.errors import RecordMismatch
-from modelexport.inspect.profile import join_events
+from modelexport.inspect.kernel_events import join_events
 from modelexport.record.results.profile import KernelEvent
 from modelexport.show.data.trace import profile_trace
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from modelexport.capture.onnxruntime.session import ProfileRequest, parse_profile, profile_file
 from modelexport.errors import RuntimeFailed, UserError
 from modelexport.graph.index import Graph, index_model
-from modelexport.inspect.profile import join_events
+from modelexport.inspect.kernel_events import join_events
 from modelexport.record.results.profile import RawEvent
 from modelexport.transform.tools.optimizers import saving_options
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from tests.support import building  # noqa: F401 - loads the profile
 
-from modelexport.capture.eager import TensorSpill
+from modelexport.capture.tensor_spill import TensorSpill
 
 DTYPES = st.sampled_from([np.bool_, np.uint8, np.int64, np.float16, np.float32, np.float64])
 SHAPES = npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)

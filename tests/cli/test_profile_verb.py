@@ -33,7 +33,7 @@ from modelexport.api import profile as api
 from modelexport.api import profile_run
 from modelexport.errors import printable
 from modelexport.graph.file.metadata import RECORD_KEY
-from modelexport.inspect.profile import join_events
+from modelexport.inspect.kernel_events import join_events
 from modelexport.record.results.profile import Profile
 
 QUICK = ("--runs", 2, "--warmup", 0)

@@ -9,7 +9,7 @@ from tests.support.building import body, graph, node
 
 from modelexport.errors import UserError
 from modelexport.graph.index import Graph
-from modelexport.inspect.profile import join_events
+from modelexport.inspect.kernel_events import join_events
 from modelexport.record.results.profile import RawEvent, RawRun
 
 

@@ -13,7 +13,7 @@ import modelexport as mx
 # The folder of a model and that of its package, by family.
 Generating = Callable[[str], tuple[Path, Path]]
 
-_SIZES = {
+TINY_SIZES = {
     "vocab_size": 99,
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -42,7 +42,7 @@ def generating(tmp_path_factory: pytest.TempPathFactory) -> Generating:
     @cache
     def make(family: str) -> tuple[Path, Path]:
         folder = tmp_path_factory.mktemp(family)
-        sizes = {"vocab_size": 99, "pad_token_id": 0, "eos_token_id": 2} if family == "t5" else _SIZES
+        sizes = {"vocab_size": 99, "pad_token_id": 0, "eos_token_id": 2} if family == "t5" else TINY_SIZES
         config = AutoConfig.for_model(family, **sizes, **_FAMILIES[family])
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         # Of the same sizes as mistral, and not with its weights.

@@ -25,7 +25,7 @@ from modelexport.record.package import (
     AbsentModule,
     CachePair,
     ComponentInfo,
-    Link,
+    ComponentLink,
     PackageInfo,
     StoredFile,
 )
@@ -189,7 +189,9 @@ class PackageRecipe:
     encoder: TinyFile = ENCODER
     decoder: TinyFile = DECODER
     cache: tuple[CachePair, ...] = PAIRS
-    links: tuple[Link, ...] = (Link("encoder", "last_hidden_state", "decoder", "encoder_hidden_states"),)
+    links: tuple[ComponentLink, ...] = (
+        ComponentLink("encoder", "last_hidden_state", "decoder", "encoder_hidden_states"),
+    )
     absent: tuple[AbsentModule, ...] = (ABSENT,)
 
     def write(self, folder: Path) -> Path:
@@ -255,7 +257,7 @@ def packages(draw: st.DrawFn) -> PackageInfo:
         draw(TEXT),
         draw(TEXT),
         draw(TEXT),
-        (Link(first.name, first.outputs[0], last.name, last.inputs[0]),),
+        (ComponentLink(first.name, first.outputs[0], last.name, last.inputs[0]),),
         tuple(draw(st.lists(absent, max_size=2))),
         {name: draw(stored) for name in names},
         tuple(draw(st.lists(TEXT, max_size=2))),

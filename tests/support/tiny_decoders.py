@@ -8,31 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.support.generating import TINY_SIZES
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from modelexport.capture.arguments import CallArguments, ExportRequest
 from modelexport.capture.entry_point import EntryPoint, entered
 from modelexport.capture.export import export_traced, trace_model
 from modelexport.capture.generation.entry_points import find_entry_points
-from modelexport.capture.generation.model_configuration import read_configuration
+from modelexport.capture.generation.prepare import read_configuration
 from modelexport.capture.generation.windows import exportable_windows
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.writing import save_model
 from modelexport.targets.contract import Contract, ModelFacts, describe_graph, find_kind
 
-PAD, WINDOW = 0, 8
-_COMMON = {
-    "vocab_size": 99,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "pad_token_id": PAD,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+PAD, WINDOW = TINY_SIZES["pad_token_id"], 8
 _FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {},
@@ -81,7 +70,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
 @cache
 def build_decoder(family: str) -> torch.nn.Module:
     torch.manual_seed(0)
-    config = AutoConfig.for_model(family, **{**_COMMON, **_FAMILIES[family]})
+    config = AutoConfig.for_model(family, **{**TINY_SIZES, **_FAMILIES[family]})
     model: torch.nn.Module = AutoModelForCausalLM.from_config(config).eval()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         # Twice the usual spread: tokens that are told apart by more than rounding.

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from modelexport.capture.arguments import bind_arguments
-from modelexport.capture.eager import TensorSpill, WatchedRun, watch_run
+from modelexport.capture.eager import WatchedRun, watch_run
+from modelexport.capture.tensor_spill import TensorSpill
 from modelexport.graph.sample import alike, sample
 from modelexport.record.signals import CallTensors, IssuedOp
 

@@ -109,17 +109,23 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
 
         return attach_package(Path(file), source, target, AttachOptions(strategy, policy, embedding, force), clock)
     ensure_model_target(target)
-    if model is None:
-        _ensure_no_model_options(source, strategy)
-        tagged, provenance, notes = _read_file(Path(file), clock)
-    else:
-        tagged = open_tagged(Path(file))
-        ensure_inferable(tagged.proto, str(file))
-        verdict = judge_file(tagged, source, strategy, clock)
-        provenance, notes = verdict.provenance, verdict.notes
+    tagged, provenance, notes = _attribute_nodes(Path(file), source, strategy, clock)
     with clock.step("write"):
         written = write_tagged(tagged, replace(provenance, policy=policy), target, embedding)
     return ExportResult(target, written.files, written.provenance, None, notes, clock.seconds)
+
+
+def _attribute_nodes(
+    path: Path, source: ModelSource, strategy: str, clock: Clock
+) -> tuple[TaggedFile, Provenance, tuple[str, ...]]:
+    """The file with its record, and notes: by the model, or by what the file itself says."""
+    if source.model is None:
+        _ensure_no_model_options(source, strategy)
+        return _read_file(path, clock)
+    tagged = open_tagged(path)
+    ensure_inferable(tagged.proto, str(path))
+    verdict = judge_file(tagged, source, strategy, clock)
+    return tagged, verdict.provenance, verdict.notes
 
 
 def _ensure_no_model_options(source: ModelSource, strategy: str) -> None:

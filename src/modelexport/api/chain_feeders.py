@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from modelexport.api.step_comparison import ComparedFile
-from modelexport.record.package import Link, PackageInfo
+from modelexport.record.package import ComponentLink, PackageInfo
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +68,7 @@ class ChainFeeders:
         made = {link.input for link in self._links if link.target == name and self._hands_on(link, name, feeding)}
         return {key: to_array(tensor) for key, tensor in call.inputs.items() if key not in states | made}
 
-    def _hands_on(self, link: Link, name: str, feeding: Mapping[str, EntryCall]) -> bool:
+    def _hands_on(self, link: ComponentLink, name: str, feeding: Mapping[str, EntryCall]) -> bool:
         return link.source in feeding or (name in self._decoders and (link.source, link.output) in self._made)
 
     def _choose(self, decoder: str, most: bool) -> Iterator[str]:

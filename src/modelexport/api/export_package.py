@@ -28,7 +28,7 @@ from modelexport.graph.file.reading import open_model
 from modelexport.record.configuration import ModelConfiguration
 from modelexport.record.hierarchy import ROOT, Hierarchy
 from modelexport.record.model_source import ModelSource
-from modelexport.record.package import AbsentModule, ComponentInfo, Link, PackageInfo
+from modelexport.record.package import AbsentModule, ComponentInfo, ComponentLink, PackageInfo
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import ExportResult
 from modelexport.targets.catalogue import find_contract
@@ -210,7 +210,7 @@ def _write_beside(
             copy_beside(path, components.folder, staged / path.name)
 
 
-def find_links(components: Iterable[ComponentInfo], *, same_names: bool = True) -> Iterator[Link]:
+def find_links(components: Iterable[ComponentInfo], *, same_names: bool = True) -> Iterator[ComponentLink]:
     """Outputs of one component that another takes: under the same name, as hidden states, or as the past.
 
     same_names  False where one name means several things: a `sample` of diffusers is an image or what it is made from
@@ -221,7 +221,9 @@ def find_links(components: Iterable[ComponentInfo], *, same_names: bool = True) 
             past = output.replace("present.", "past_key_values.", 1)
             equal = (output, past) if same_names else ()
             taken = dict.fromkeys((*equal, _HANDED_ON.get(output, "")))
-            yield from (Link(source.name, output, target.name, name) for name in taken if name in target.inputs)
+            yield from (
+                ComponentLink(source.name, output, target.name, name) for name in taken if name in target.inputs
+            )
 
 
 def find_absent(records: Sequence[Provenance]) -> Iterator[AbsentModule]:

@@ -21,8 +21,8 @@ import numpy as np
 import onnx
 
 from modelexport.api.environment import Clock, need_torch
+from modelexport.api.model_runs import ModelRuns, RunNoise, measure_noise, watch_run
 from modelexport.api.options import VerifyOptions
-from modelexport.api.verify_model import ModelRuns, RunNoise, measure_noise, watch_run
 from modelexport.errors import RuntimeFailed
 from modelexport.graph.difference import adapt_tolerance, measure
 from modelexport.graph.file.reading import open_model
@@ -44,7 +44,8 @@ from modelexport.record.results.verification import Difference, Tolerance
 from modelexport.transform.extract.cut import Cut
 
 if TYPE_CHECKING:
-    from modelexport.capture.eager import TensorSpill, WatchedRun
+    from modelexport.capture.eager import WatchedRun
+    from modelexport.capture.tensor_spill import TensorSpill
 
 See: TypeAlias = Callable[[str, np.ndarray], None]
 # A tensor of the file that is further away from PyTorch's than this (relatively) is another one. A quantized file is
@@ -57,7 +58,7 @@ def check_extracted(
 ) -> ExtractionCheck:
     """Run the model; without a tolerance elements may differ by the usual one, coarser for types with few bits."""
     need_torch("running a model")
-    from modelexport.capture.eager import TensorSpill
+    from modelexport.capture.tensor_spill import TensorSpill
 
     with TensorSpill() as spool:
         border = frozenset(end.value for end in (*part.inputs, *part.outputs))

@@ -35,8 +35,8 @@ from modelexport.verify.divergence import ComparedCall, is_rounding
 from modelexport.verify.numbers import Pairing
 
 if TYPE_CHECKING:
-    from modelexport.capture.eager import TensorSpill
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
+    from modelexport.capture.tensor_spill import TensorSpill
 
 # Two runs of the file for each module: so many are measured, and no longer than this. The noisiest come first.
 _MOST_CALLS, _MOST_SECONDS = 64, 60.0
@@ -88,8 +88,8 @@ class NoisyRun:
 
 def measure_effects(run: NoisyRun) -> Effects:
     """Run the believed file with the noise of one module call after the other; nothing if there is no noise."""
-    from modelexport.capture.eager import TensorSpill
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
+    from modelexport.capture.tensor_spill import TensorSpill
 
     candidates = find_candidates(run.compared, run.believed.provenance.hierarchy)
     if not candidates:

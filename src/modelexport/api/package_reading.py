@@ -19,11 +19,10 @@ from modelexport.api.package import Package, open_files
 from modelexport.errors import FileUnreadable, UserError, propose_name
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.inspect.package.analyze import PackageAnalysis, analyze_package_files
-from modelexport.inspect.package.answer import PackageAnswer
 from modelexport.inspect.package.cost import PackageCost, count_package
 from modelexport.inspect.package.pairs import HasVerdict, PackagePair, find_joint_differences
 from modelexport.inspect.package.validate import OpenedFiles, PackageValidation, check_package
-from modelexport.inspect.query.answer import answer_queries
+from modelexport.inspect.query.answer import PackageAnswer, answer_queries
 from modelexport.show.data.overlays import read_overlay
 
 _Pair = TypeVar("_Pair", bound=HasVerdict)

@@ -107,7 +107,8 @@ def prepare_for_file(file: ModelFile, source: ModelSource, clock: Clock) -> Prep
     A file with a cache is a step of generation: then the model generates, and the cache is the one that it had.
     """
     from modelexport.capture.export import prepare_model
-    from modelexport.capture.generation.file_entry import prepare_step, takes_more
+    from modelexport.capture.generation.file_entry import prepare_step
+    from modelexport.capture.generation.input_pairing import takes_more
     from modelexport.capture.generation.prepare import can_generate
 
     proto = file.proto

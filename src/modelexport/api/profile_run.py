@@ -19,8 +19,9 @@ from modelexport.api.environment import Clock
 from modelexport.api.opening import note_source
 from modelexport.api.relink import relink_graph
 from modelexport.errors import RecordMismatch, UserError
-from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
-from modelexport.inspect.profile import Timeline, join_events, spread
+from modelexport.graph.file.tagged_file import Ancestor, TaggedFile, find_ancestor, open_tagged
+from modelexport.inspect.kernel_events import join_events
+from modelexport.inspect.profile import Timeline, spread
 from modelexport.record.results.files import RelinkResult
 from modelexport.record.results.profile import RUNS_FOR_SPREAD, Profile, SumCheck
 
@@ -76,12 +77,7 @@ def profile_feed(
             ran = profile_file(path, feed, options, request)
         with clock.step("link"):
             optimized = open_tagged(target)
-            relinked = relink_graph(ancestor, optimized, f"ort:{optimization}")
-            if not relinked.related:
-                raise RecordMismatch(
-                    f"{path} was not made from {ancestor.name}: {relinked.lineage.overlap}",
-                    "Give the tagged file that it was made from: --before FILE.",
-                )
+            relinked = _relink_optimized(ancestor, optimized, path, optimization)
             events = join_events(ran.runs, optimized.graph)
     timeline = Timeline.of(events, relinked.provenance, runs)
     nodes = timeline.nodes()
@@ -107,6 +103,16 @@ def profile_feed(
         notes=(*(opened.stale_notes if is_fitted else ()), *_notes(relinked, runs), *note_source(origin)),
         seconds=clock.seconds,
     )
+
+
+def _relink_optimized(ancestor: Ancestor, optimized: TaggedFile, path: Path, optimization: str) -> RelinkResult:
+    relinked = relink_graph(ancestor, optimized, f"ort:{optimization}")
+    if not relinked.related:
+        raise RecordMismatch(
+            f"{path} was not made from {ancestor.name}: {relinked.lineage.overlap}",
+            "Give the tagged file that it was made from: --before FILE.",
+        )
+    return relinked
 
 
 def _notes(relinked: RelinkResult, runs: int) -> Iterator[str]:

@@ -30,10 +30,10 @@ from modelexport.record.results.cost import Cost
 if TYPE_CHECKING:
     from modelexport.inspect.compare import Comparison
     from modelexport.inspect.package.analyze import PackageAnalysis
-    from modelexport.inspect.package.answer import PackageAnswer
     from modelexport.inspect.package.cost import PackageCost
     from modelexport.inspect.package.pairs import PackagePair
     from modelexport.inspect.package.validate import PackageValidation
+    from modelexport.inspect.query.answer import PackageAnswer
     from modelexport.inspect.validate import Validation
     from modelexport.record.package_provenance import PackageProvenance
 

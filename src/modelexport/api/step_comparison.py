@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from modelexport.api.model_runs import RunNoise
 from modelexport.api.value_comparison import RunComparison, SampleComparison, compare_stored_outputs
-from modelexport.api.verify_model import RunNoise
 from modelexport.errors import RuntimeFailed
 from modelexport.graph.difference import adapt_tolerance, measure
 from modelexport.graph.file.tagged_file import TaggedFile
@@ -32,10 +32,11 @@ from modelexport.verify.numbers import ReferenceRun
 if TYPE_CHECKING:
     import torch
 
-    from modelexport.capture.eager import TensorSpill, WatchedRun
+    from modelexport.capture.eager import WatchedRun
     from modelexport.capture.entry_point import EntryPoint
     from modelexport.capture.generation.replay import EntryCall
     from modelexport.capture.onnxruntime.chain import ChainRun
+    from modelexport.capture.tensor_spill import TensorSpill
 
 _LOGITS = "logits"
 
@@ -62,7 +63,7 @@ class StepComparer:
 
     def compare(self, step: int, run: ChainRun, call: EntryCall, *, padding: str = "") -> StepCheck:
         """One run, module by module. The model computes from its own cache, the file from what it was handed."""
-        from modelexport.capture.eager import TensorSpill
+        from modelexport.capture.tensor_spill import TensorSpill
 
         component = self._components[run.component]
         with TensorSpill() as spool:

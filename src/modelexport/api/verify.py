@@ -85,14 +85,7 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
     branches  also search for inputs that take another path through the model, and compare the outputs on them
     new_tokens, grid  of a package, as in `verify_package`
     """
-    # Without either there are numbers, and nothing to hold them against.
-    if model is None and against is None:
-        raise UserError(
-            "there is nothing to verify the file against",
-            "Give the model that it was exported from (-m), or another file of that model (--against).",
-        )
-    if samples < 1:
-        raise UserError(f"samples is {samples}", "Give 1 or more.")
+    _ensure_reference(model, against, samples)
     tolerance = parse_tolerance(atol, rtol, min_sqnr)
     if model is None and (text or image or input_specs):
         raise UserError("text, images and input specs need the model to make inputs from them", "Give it as well: -m.")
@@ -107,8 +100,25 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
         return verify_opened_package(package, against, options, ChainOptions(new_tokens or NEW_TOKENS, grid), clock)
     if new_tokens is not None or not grid:
         raise refuse_for_file(file, "--new-tokens and --no-grid", "Give a folder, or leave them out.")
-    tagged = open_tagged(Path(file))
-    ensure_inferable(tagged.proto, str(file))
+    return _verify_file(Path(file), against, options, clock)
+
+
+def _ensure_reference(model: object, against: object, samples: int) -> None:
+    # Without either there are numbers, and nothing to hold them against.
+    if model is None and against is None:
+        raise UserError(
+            "there is nothing to verify the file against",
+            "Give the model that it was exported from (-m), or another file of that model (--against).",
+        )
+    if samples < 1:
+        raise UserError(f"samples is {samples}", "Give 1 or more.")
+
+
+def _verify_file(
+    path: Path, against: str | Path | Package | None, options: VerifyOptions, clock: Clock
+) -> Verification:
+    tagged = open_tagged(path)
+    ensure_inferable(tagged.proto, str(path))
     if against is None:
         ensure_record(tagged)
         return verify_against_model(tagged, options, clock)

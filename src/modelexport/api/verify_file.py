@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modelexport.api.environment import Clock
+from modelexport.api.model_runs import note_random_nodes
 from modelexport.api.opening import open_file
 from modelexport.api.options import VerifyOptions
 from modelexport.api.output_effects import Effects, NoisyRun, measure_effects
@@ -27,7 +28,7 @@ from modelexport.api.value_comparison import (
     compare_stored_outputs,
     crossing_values,
 )
-from modelexport.api.verify_model import note_random_nodes, open_judged, summarize_samples
+from modelexport.api.verify_model import open_judged, summarize_samples
 from modelexport.errors import InputError, ModelMismatch
 from modelexport.graph.crossings import calls_by_end
 from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor
@@ -39,7 +40,7 @@ from modelexport.record.signals import CallTensors
 from modelexport.verify.numbers import ReferenceRun
 
 if TYPE_CHECKING:
-    from modelexport.capture.eager import TensorSpill
+    from modelexport.capture.tensor_spill import TensorSpill
 
 
 def link_files(file: TaggedFile, other: TaggedFile) -> tuple[TaggedFile, TaggedFile]:
@@ -70,9 +71,9 @@ def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyO
 
     Modules are known on both sides, so what crosses a module is paired by call, whatever a tool renamed or fused.
     """
-    from modelexport.capture.eager import TensorSpill
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
     from modelexport.capture.onnxruntime.session import bind_inputs
+    from modelexport.capture.tensor_spill import TensorSpill
 
     overlap = module_overlap(file.provenance.hierarchy, believed.provenance.hierarchy)
     if not overlap.related:

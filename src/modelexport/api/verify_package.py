@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.api.environment import Clock, Progress, need_torch
+from modelexport.api.model_runs import overlap_notes
 from modelexport.api.opening import ensure_record
 from modelexport.api.options import NEW_TOKENS, ChainOptions, VerifyOptions, parse_tolerance
 from modelexport.api.package import Package, ensure_packages, find_package, open_files, open_package
@@ -22,7 +23,7 @@ from modelexport.api.prepare_file import fit_dtype
 from modelexport.api.step_comparison import ComparedFile
 from modelexport.api.verify_chain import verify_chain
 from modelexport.api.verify_file import verify_against_file
-from modelexport.api.verify_model import overlap_notes, verify_against_model
+from modelexport.api.verify_model import verify_against_model
 from modelexport.errors import InputError, ModelMismatch, RuntimeFailed, UserError, some_of
 from modelexport.inspect.package.pairs import find_joint_differences, find_other_connections
 from modelexport.record.model_source import ModelSource
@@ -199,7 +200,7 @@ def fit_samples(
         refusal = _find_refusal(files, item)
         if not refusal:
             continue
-        from modelexport.capture.generation.file_entry import cut_samples, find_unpadded_row
+        from modelexport.capture.generation.file_samples import cut_samples, find_unpadded_row
 
         cut = (replace(item, entry=entry) for entry in cut_samples(item.entry, {}))
         runnable = next((other for other in cut if not _find_refusal(files, other)), None)

@@ -64,7 +64,7 @@ class Decision:
     compared: tuple[int, int] | None = field(default=None, compare=False)
 
     @property
-    def place(self) -> tuple[str, str, str]:
+    def site(self) -> tuple[str, str, str]:
         return self.path, self.where, self.kind
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ class RunPath:
     def departs_from(self, other: RunPath) -> Decision | None:
         """The first decision of the other run that was taken differently in this one; None if there is none."""
         for mine, theirs in zip(self.decisions, other.decisions, strict=False):
-            if mine.place != theirs.place or mine.value != theirs.value:
+            if mine.site != theirs.site or mine.value != theirs.value:
                 return theirs
         longer = max(self.decisions, other.decisions, key=len)
         shorter = min(len(self.decisions), len(other.decisions))

@@ -9,7 +9,7 @@ Each tensor without a gradient gets a surrogate that has one, by a rule for the 
     mask.sum()                             the sum of the mask as floats, which has a gradient by each of its elements
     scores.argmax()                        the second best score - the best one
 
-The search follows these gradients (`branch_search.py`). They only propose inputs: whether a path is another one, and
+The search follows these gradients (`gradient_steps.py`). They only propose inputs: whether a path is another one, and
 the file is wrong there, is seen by running both.
 """
 

@@ -120,7 +120,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
-class _Failure:
+class _CommandFailure:
     exit_code: int
     message: str
     hint: str = ""
@@ -189,40 +189,44 @@ def _run(command: click.Command, arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _failure(error: BaseException) -> _Failure:
+def _failure(error: BaseException) -> _CommandFailure:
     """Exit codes: 2 the user can fix it, 3 a fault of this program, 128 and the number of the signal that ended it."""
     match error:
         case KeyboardInterrupt() | click.Abort():
-            return _Failure(error.exit_code if isinstance(error, Stopped) else _INTERRUPTED, "interrupted")
+            return _CommandFailure(error.exit_code if isinstance(error, Stopped) else _INTERRUPTED, "interrupted")
         case SystemExit():
             hint = "Take the call of sys.exit out of the code of the model."
-            return _Failure(_USAGE, f"error: the code of the model ended the program ({error.code})", hint)
+            return _CommandFailure(_USAGE, f"error: the code of the model ended the program ({error.code})", hint)
         case click.ClickException():
-            return _Failure(_USAGE, f"error: {error.format_message()}", _usage_hint(error))
+            return _CommandFailure(_USAGE, f"error: {error.format_message()}", _usage_hint(error))
         case ModelExportError():
-            return _Failure(error.exit_code, f"error: {error.message}", error.hint)
+            return _CommandFailure(error.exit_code, f"error: {error.message}", error.hint)
     return _exhausted(error) or _fault(error)
 
 
-def _exhausted(error: BaseException) -> _Failure | None:
+def _exhausted(error: BaseException) -> _CommandFailure | None:
     """Of the disk, of memory, or of Python's stack there was not enough for the input."""
     match error:
         case OSError(errno=code) if code in _DISK_FULL:
             _leave_output()
-            return _Failure(_USAGE, f"error: {error.strerror}", "Free some space, or write to another disk.")
+            return _CommandFailure(_USAGE, f"error: {error.strerror}", "Free some space, or write to another disk.")
         case OSError(errno=int(), filename=str(name)):
-            return _Failure(_USAGE, f"error: {name}: {(error.strerror or '').lower()}", "Check the path.")
+            return _CommandFailure(_USAGE, f"error: {name}: {(error.strerror or '').lower()}", "Check the path.")
         case MemoryError():
-            return _Failure(_USAGE, "error: there is not enough memory for this", "Use a smaller file, or more memory.")
+            return _CommandFailure(
+                _USAGE, "error: there is not enough memory for this", "Use a smaller file, or more memory."
+            )
         case RecursionError():
-            return _Failure(_USAGE, "error: the input is nested too deeply", "Run it again with --debug to see where.")
+            return _CommandFailure(
+                _USAGE, "error: the input is nested too deeply", "Run it again with --debug to see where."
+            )
     return None
 
 
-def _fault(error: BaseException) -> _Failure:
+def _fault(error: BaseException) -> _CommandFailure:
     described = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = "This is a fault of modelexport: run it again with --debug and report what it says."
-    return _Failure(_FAILED, f"error: unexpected {described}", hint)
+    return _CommandFailure(_FAILED, f"error: unexpected {described}", hint)
 
 
 def _usage_hint(error: click.ClickException) -> str:
@@ -230,7 +234,7 @@ def _usage_hint(error: click.ClickException) -> str:
     return f"See `{context.command_path} --help`." if isinstance(context, click.Context) else ""
 
 
-def _say(failure: _Failure) -> None:
+def _say(failure: _CommandFailure) -> None:
     for text in (failure.message, failure.hint):
         if text:
             click.echo(printable_lines(text, MESSAGE_CHARACTERS), err=True)

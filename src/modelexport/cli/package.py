@@ -102,7 +102,7 @@ def show_verification(package: Package, shown: Shown, report: cli.Report, **opti
 
 def show_profile(package: Package, report: cli.Report, tree: dict[str, Any], **options: Any) -> int:
     from modelexport.api.profile import profile
-    from modelexport.show.text.package_profile import package_profile_tables
+    from modelexport.show.text.package import package_profile_tables
 
     if options.pop("trace") is not None:
         raise UserError("a package is run often, and --trace is about one run of a file", "Profile one of its files.")

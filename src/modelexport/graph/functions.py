@@ -199,7 +199,7 @@ def find_endless(calls: Mapping[str, Collection[str]]) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Unfolded:
+class InlinedSize:
     """What a model, or a function, is with functions in the place of their calls.
 
     nodes       how many there are then
@@ -214,12 +214,12 @@ class Unfolded:
     depth: int = 0
 
 
-def measure_calls(model: onnx.ModelProto) -> Unfolded:
+def measure_calls(model: onnx.ModelProto) -> InlinedSize:
     """From the functions that call no other up, each once: what doubles thirty times is counted in thirty steps."""
     functions = {function_id(function): function for function in model.functions}
     bodies = {name: function.node for name, function in functions.items()}
     calls = {name: {called_id(node) for node in _all_nodes(nodes)} & bodies.keys() for name, nodes in bodies.items()}
-    measured: dict[str, Unfolded] = {}
+    measured: dict[str, InlinedSize] = {}
     endless = find_endless(calls)
     acyclic = {name: called - endless for name, called in calls.items() if name not in endless}
     for name in TopologicalSorter(acyclic).static_order():
@@ -232,10 +232,10 @@ def measure_calls(model: onnx.ModelProto) -> Unfolded:
     parts = [_measure_nodes(nodes, measured) for nodes in (model.graph.node, *(bodies[name] for name in endless))]
     parts += measured.values()
     nodes, values, characters, depth = (max(numbers) for numbers in zip(*map(astuple, parts), strict=True))
-    return Unfolded(nodes, values, characters, depth)
+    return InlinedSize(nodes, values, characters, depth)
 
 
-def _measure_nodes(nodes: Iterable[onnx.NodeProto], measured: Mapping[str, Unfolded]) -> Unfolded:
+def _measure_nodes(nodes: Iterable[onnx.NodeProto], measured: Mapping[str, InlinedSize]) -> InlinedSize:
     count = values = characters = depth = 0
     for node in _all_nodes(nodes):
         function = measured.get(called_id(node))
@@ -251,7 +251,7 @@ def _measure_nodes(nodes: Iterable[onnx.NodeProto], measured: Mapping[str, Unfol
             characters += function.characters + function.values * prefix
             depth = max(depth, function.depth + 1)
     # Exponents of exponents: nobody needs the number once it is too large.
-    return Unfolded(*(min(number, _PLENTY) for number in (count, values, characters, depth)))
+    return InlinedSize(*(min(number, _PLENTY) for number in (count, values, characters, depth)))
 
 
 _PLENTY = 1 << 62

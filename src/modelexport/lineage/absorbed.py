@@ -158,7 +158,7 @@ class DeduplicatedLinker(NodeLinker):
 
     def _is_duplicate(self, node: Node, duplicate: Node) -> bool:
         may_be = node.op_type == duplicate.op_type and duplicate.key not in self._links.covered
-        return may_be and not self._matching.weights_differ(node, duplicate)
+        return may_be and not self._matching.operands.weights_differ(node, duplicate)
 
 
 class NoOpLinker(NodeLinker):
@@ -229,9 +229,9 @@ class DroppedLinker(NodeLinker):
             return node.op_type == match.op_type and node.attributes != match.attributes
         constants = self._before.constant_inputs(dropped)
         if not constants:
-            return node.attributes != match.attributes or self._matching.has_swapped_inputs(node, match)
+            return node.attributes != match.attributes or self._matching.operands.has_swapped_inputs(node, match)
         lost = is_linear(dropped) and any(self._links.is_lost(class_id) for class_id in constants)
-        return lost and self._matching.has_unknown_weight(node)
+        return lost and self._matching.operands.has_unknown_weight(node)
 
 
 class BypassedLinker(NodeLinker):

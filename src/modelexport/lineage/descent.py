@@ -40,6 +40,7 @@ from modelexport.graph.index import Graph, Node
 from modelexport.graph.operators import family, is_commutative, is_moving, is_passing, is_rearranging, is_view
 from modelexport.graph.related import node_overlap
 from modelexport.lineage import absorbed, pass_through
+from modelexport.lineage.fusion import FusedWorks
 from modelexport.lineage.hints import ConstantHints, NameHints, pair_io
 from modelexport.lineage.inherit import ConstantOrigins
 from modelexport.lineage.links import Links, NodeLinker, reachable_nodes
@@ -90,9 +91,9 @@ def trace_lineage(before: Graph, after: Graph, sketches: tuple[Sketches, Sketche
 
 
 def match_graphs(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> Matching:
-    matching = Matching(ValueClasses(before), ValueClasses(after))
-    matching.anchor_constants(ConstantHints(matching.before, matching.after, sketches))
-    names = NameHints(matching.before, matching.after, matching.weights_differ)
+    classes = ValueClasses(before), ValueClasses(after)
+    matching = Matching(*classes, ConstantHints(*classes, sketches))
+    names = NameHints(matching.before, matching.after, matching.operands.weights_differ)
     for class_after, class_before in chain(pair_io(matching.before, matching.after, names), names.pairs()):
         matching.anchor(class_after, class_before, certain=True)
     matching.propagate()
@@ -100,10 +101,11 @@ def match_graphs(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches
         node, origin = matching.after.producers.get(class_after), matching.before.producers.get(class_before)
         if class_after in matching.anchors or node is None or origin is None:
             continue
-        if matching.anchors.agreement(node, origin) is not None or matching.share_weight(node, origin):
+        if matching.anchors.agreement(node, origin) is not None or matching.operands.share_weight(node, origin):
             matching.anchor(class_after, class_before)
             matching.propagate()
-    matching.guess_works()
+    matching.match_later_results()
+    FusedWorks(matching).anchor_results()
     align_regions(matching)
     return matching
 
@@ -125,7 +127,7 @@ def check_operand_order(links: Mapping[str, Link], matching: Matching) -> dict[s
         link = links[node.key]
         if link.relation in (Relation.KEPT, Relation.RENAMED) and len(link.sources) == 1:
             origin = matching.before.graph.by_key[link.sources[0]]
-            if not is_commutative(family(node.operator)) and matching.has_swapped_inputs(node, origin):
+            if not is_commutative(family(node.operator)) and matching.operands.has_swapped_inputs(node, origin):
                 confidence = min(link.confidence, Confidence.STRONG)
                 checked[node.key] = replace(link, relation=Relation.REWRITTEN, confidence=confidence)
     return checked

@@ -150,9 +150,9 @@ class NameHints:
         prefixes = (
             [value[:cut] for cut in range(1, len(value)) if value[cut:] in self._before.class_of] for value in strange
         )
-        told = [candidates for candidates in prefixes if candidates]
-        votes = Counter(prefix for candidates in told for prefix in candidates)
-        enough = max(_FEWEST, len(told) / _MOST_COPIES)
+        prefixed = [candidates for candidates in prefixes if candidates]
+        votes = Counter(prefix for candidates in prefixed for prefix in candidates)
+        enough = max(_FEWEST, len(prefixed) / _MOST_COPIES)
         return [prefix for prefix, count in votes.most_common(_MOST_COPIES) if count >= enough]
 
 

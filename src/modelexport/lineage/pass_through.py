@@ -173,4 +173,4 @@ class NeighbourLinker(NodeLinker):
                 used.add(node.key)
         working = [node for node in left if node not in self._links.handing_on]
         outside = [node for node in working if not (node.key in fed and node.key in used)]
-        return {node.key for node in outside if self._matching.has_unknown_weight(node)}
+        return {node.key for node in outside if self._matching.operands.has_unknown_weight(node)}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
 from modelexport.graph.operators import family, is_moving, is_passing, is_rearranging
+from modelexport.lineage.fusion import FusedWorks
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 
@@ -39,7 +40,7 @@ def align_regions(matching: Matching) -> None:
             matching.add_work(node, origin)
         if not pairs:
             break
-        matching.end_works()
+        FusedWorks(matching).anchor_results()
 
 
 class ReplacedRegions:
@@ -171,7 +172,7 @@ class ReplacedRegions:
             if (node.op_type, node.attributes) == (work.op_type, work.attributes):
                 region = tuple(source for source in region if not (is_rearranging(source) or is_moving(source)))
             return region if work in region else (*region, work)
-        if self._matching.does_part(node, work):
+        if self._matching.operands.does_part(node, work):
             return (work,)
         readers = [reader for class_id in self._after.outputs(node) for reader in self._after.readers_of(class_id)]
         if any(map(self._is_idle_so_far, readers)):

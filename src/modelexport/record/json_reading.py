@@ -32,6 +32,15 @@ def read_json(path: Path, object_pairs_hook: Pairs | None = None) -> Any:
     return parse_json(text, object_pairs_hook)
 
 
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The content of a file that is nobody's fault here: nothing, for one that is missing, damaged or no object."""
+    try:
+        content = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def parse_json(text: str | bytes, object_pairs_hook: Pairs | None = None) -> Any:
     """A document. Raises ValueError for what is no JSON, is nested too deeply, or is too large."""
     if len(text) > _LARGEST:

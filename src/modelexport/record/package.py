@@ -50,7 +50,7 @@ class CachePair:
 
 
 @dataclass(frozen=True)
-class Link:
+class ComponentLink:
     """`source`'s output `output` feeds `target`'s input `input`. Both are names of components."""
 
     source: str
@@ -110,7 +110,7 @@ class PackageInfo:
     target: str = ""
     model: str = ""
     task: str = ""
-    links: tuple[Link, ...] = ()
+    links: tuple[ComponentLink, ...] = ()
     absent: tuple[AbsentModule, ...] = ()
     files: Mapping[str, StoredFile] = field(default_factory=dict)
     notes: Sequence[str] = ()

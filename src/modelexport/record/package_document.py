@@ -28,7 +28,7 @@ from modelexport.record.package import (
     AbsentModule,
     CachePair,
     ComponentInfo,
-    Link,
+    ComponentLink,
     PackageInfo,
     StoredFile,
 )
@@ -137,7 +137,7 @@ class _Reader:
     """One JSON object, and where it is in the document."""
 
     document: Any
-    place: str = ""
+    location: str = ""
 
     def text(self, key: str) -> str:
         return self._get(key, str, "text")
@@ -177,16 +177,16 @@ class _Reader:
         return _expect(self.document[key], kind, expected, self._at(key))
 
     def _at(self, key: str) -> str:
-        return f"{self.place}.{key}" if self.place else key
+        return f"{self.location}.{key}" if self.location else key
 
 
-def _object(value: object, place: str) -> _Reader:
-    return _Reader(_expect(value, dict, "an object", place), place)
+def _object(value: object, location: str) -> _Reader:
+    return _Reader(_expect(value, dict, "an object", location), location)
 
 
-def _expect(value: object, kind: type[_Item], expected: str, place: str) -> _Item:
+def _expect(value: object, kind: type[_Item], expected: str, location: str) -> _Item:
     if not isinstance(value, kind):
-        raise _Damage(f"{place} is {_shown(value)}, not {expected}")
+        raise _Damage(f"{location} is {_shown(value)}, not {expected}")
     return value
 
 
@@ -223,8 +223,8 @@ def _pair_in(item: _Reader) -> CachePair:
     return CachePair(item.text("past"), item.text("present"), item.amount("first", 0.0), item.number("window", 0))
 
 
-def _link_in(item: _Reader) -> Link:
-    return Link(item.text("source"), item.text("output"), item.text("target"), item.text("input"))
+def _link_in(item: _Reader) -> ComponentLink:
+    return ComponentLink(item.text("source"), item.text("output"), item.text("target"), item.text("input"))
 
 
 def _absent_in(item: _Reader) -> AbsentModule:
@@ -234,7 +234,7 @@ def _absent_in(item: _Reader) -> AbsentModule:
 def _file_in(item: _Reader) -> StoredFile:
     sha256 = item.text("sha256")
     if not _SHA256.fullmatch(sha256):
-        raise _Damage(f"{item.place}.sha256 is {_shown(sha256)}, not 64 hexadecimal digits")
+        raise _Damage(f"{item.location}.sha256 is {_shown(sha256)}, not 64 hexadecimal digits")
     return StoredFile(item.number("bytes"), sha256)
 
 

@@ -29,7 +29,7 @@ from modelexport.verify.series import RunSeries, SeriesEvidence
 _NOBODY: Frontier = frozenset()
 _REFUTED = "others issued its value in several runs"
 _Stack = Callable[[ModuleCall], tuple[ModuleCall, ...]]
-_Found = dict[str, ShownBy]
+_Shown = dict[str, ShownBy]
 
 
 class ProofCompletion:
@@ -64,25 +64,25 @@ class ProofCompletion:
 
     def complete(self, series: RunSeries) -> AttributionProof:
         said = {node.key: series.examine(node) for node in self._silent if node.key not in self._random}
-        found: _Found = {
+        newly_shown: _Shown = {
             key: ShownBy.SERIES for key, evidence in said.items() if self._is_exactly(key, evidence.issuers)
         }
         readers = {node.key: series.weight_readers(node) for node in self._undecided}
-        found |= {key: ShownBy.WEIGHTS for key, calls in readers.items() if self._is_exactly(key, calls)}
+        newly_shown |= {key: ShownBy.WEIGHTS for key, calls in readers.items() if self._is_exactly(key, calls)}
         likely = {key for key, evidence in said.items() if self._owners[key] <= evidence.issuers}
         idle = {node.key for node in self._silent if series.is_idle(node)}
         # What is passed on as it is was issued by its maker, and need not be by whoever passes it on.
-        spared = {*likely, *idle, *found}
+        spared = {*likely, *idle, *newly_shown}
         strong = {key: evidence for key, evidence in said.items() if evidence.is_strong and key not in spared}
         # A fused node does the work of others, too; its value shows the last of them.
         refuted = {key: evidence for key, evidence in strong.items() if self._owners[key].isdisjoint(evidence.issuers)}
         others = {key for key, calls in readers.items() if calls and not self._owners[key] <= calls}
-        waiting = [node for node in self._undecided if node.key not in {*found, *strong, *others}]
+        waiting = [node for node in self._undecided if node.key not in {*newly_shown, *strong, *others}]
         shareable = idle | {node.key for node in waiting if node.key not in self._graph.computed}
-        enclosure = Enclosure(self._graph, self._owners, {*self._proof.shown, *found} - {*refuted}, self._stack)
-        found |= enclosure.extend(waiting, shareable=shareable, likely=likely)
+        enclosure = Enclosure(self._graph, self._owners, {*self._proof.shown, *newly_shown} - {*refuted}, self._stack)
+        newly_shown |= enclosure.extend(waiting, shareable=shareable, likely=likely)
         judged = (self._refute(node, refuted[node.key]) if node.key in refuted else node for node in self._proof.nodes)
-        return AttributionProof(tuple(self._complete_node(node, found) for node in judged))
+        return AttributionProof(tuple(self._complete_node(node, newly_shown) for node in judged))
 
     def _refute(self, node: NodeProof, evidence: SeriesEvidence) -> NodeProof:
         """A node that, in several runs, others issued than its owners.
@@ -109,11 +109,11 @@ class ProofCompletion:
         nodes = (node for node in self._undecided if node.key not in shown and node.key not in self._random)
         return any(series.is_short(node) for node in nodes)
 
-    def _complete_node(self, node: NodeProof, found: _Found) -> NodeProof:
+    def _complete_node(self, node: NodeProof, newly_shown: _Shown) -> NodeProof:
         # What is enclosed already may be proved by now.
-        if node.key not in found:
+        if node.key not in newly_shown:
             return node
-        shown_by = found[node.key]
+        shown_by = newly_shown[node.key]
         verdict = Verdict.PROVED if shown_by in (ShownBy.SERIES, ShownBy.WEIGHTS) else Verdict.ENCLOSED
         return replace(node, verdict=verdict, shown_by=shown_by, issued=tuple(sorted(node.claimed)))
 
@@ -137,14 +137,14 @@ class Enclosure:
         self._shown = {key: owners[key] for key in shown}
         self._returned = frozenset(value for values in graph.body_outputs.values() for value in values)
 
-    def extend(self, nodes: Collection[Node], *, shareable: Collection[str], likely: Collection[str]) -> _Found:
+    def extend(self, nodes: Collection[Node], *, shareable: Collection[str], likely: Collection[str]) -> _Shown:
         """How nodes are enclosed, by key, until nothing more is.
 
         shareable  keys of nodes that make nothing from what the model is fed: sizes, constants, and copies
         likely     keys of nodes whose value their owners issued, and others, too
         """
         waiting = sorted(nodes, key=lambda node: -node.position)
-        enclosed: _Found = {}
+        enclosed: _Shown = {}
         while True:
             before = len(enclosed)
             for node in waiting:

@@ -8,7 +8,8 @@ import torch
 
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.generation.captures import BATCH, PAST, SEQUENCE
-from modelexport.capture.generation.file_entry import PREFILL, find_first_call, takes_more
+from modelexport.capture.generation.file_entry import PREFILL, find_first_call
+from modelexport.capture.generation.input_pairing import takes_more
 from modelexport.record.package import CachePair
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from measure.corpus.rows import Outcome
-from measure.corpus.verify_row import count_verdicts, first_line, judge_unrunnable, judge_verification
+from measure.corpus.verify_row import count_verdicts, judge_unrunnable, judge_verification
+from measure.results import first_line
 
 import modelexport as mx
 from modelexport.errors import RuntimeFailed

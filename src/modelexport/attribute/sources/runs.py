@@ -183,7 +183,7 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Span:
+class LayerSpan:
     """One layer: tokens of a row."""
 
     row: int
@@ -254,14 +254,14 @@ def _free_parts(is_free: Sequence[bool], start: int, end: int) -> Iterator[tuple
 
 def group_layers(
     rows: Sequence[Row], repeats: Sequence[Iterable[Repeat]], residual: Sequence[Sequence[bool]]
-) -> list[list[Span]]:
+) -> list[list[LayerSpan]]:
     """The layers of each kind, those that cover most first.
 
     A kind is a repeat, wherever it occurs in the rows, or a whole row that occurs more than once.
 
     residual  which tokens may be part of a layer that only resembles the others
     """
-    layers: dict[tuple[Hashable, ...], list[Span]] = {}
+    layers: dict[tuple[Hashable, ...], list[LayerSpan]] = {}
     for number, (row, own) in enumerate(zip(rows, repeats, strict=True)):
         for repeat in own:
             unit = tuple(row[repeat.start : repeat.start + repeat.period])
@@ -276,7 +276,7 @@ def group_layers(
         for number, start in occurrences.get(unit, ()):
             if not any(taken[number][start : start + len(unit)]):  # it stands there once: a stage of one layer
                 spans.extend(_cut(number, start, len(unit), layer_size(unit)))
-                _mark_taken(taken, [Span(number, start, len(unit))])
+                _mark_taken(taken, [LayerSpan(number, start, len(unit))])
         similar = _find_similar(spans, rows, taken, residual)
         _mark_taken(taken, similar)
         spans.extend(similar)
@@ -289,13 +289,13 @@ def _find_occurrences(
 ) -> Mapping[tuple[Hashable, ...], Sequence[tuple[int, int]]]:
     """By unit: rows and indices where it stands. What is longer than a repeat can be is looked for as a whole row."""
     lengths = {len(unit) for unit in units if len(unit) <= _LONGEST_PERIOD}
-    places = (
+    occurrences = (
         (tuple(row[start : start + length]), (number, start))
         for number, row in enumerate(rows)
         for length in {*lengths, len(row)}
         for start in range(len(row) - length + 1)
     )
-    return group_by_key((unit, place) for unit, place in places if unit in units)
+    return group_by_key((unit, occurrence) for unit, occurrence in occurrences if unit in units)
 
 
 def layer_size(unit: Row) -> int:
@@ -314,20 +314,20 @@ def resemble(first: Row, second: Row) -> bool:
     return 2 * same >= len(first)
 
 
-def _cut(row: int, start: int, length: int, size: int) -> list[Span]:
-    return [Span(row, index, size) for index in range(start, start + length, size)]
+def _cut(row: int, start: int, length: int, size: int) -> list[LayerSpan]:
+    return [LayerSpan(row, index, size) for index in range(start, start + length, size)]
 
 
-def _mark_taken(taken: Sequence[list[bool]], spans: Iterable[Span]) -> None:
+def _mark_taken(taken: Sequence[list[bool]], spans: Iterable[LayerSpan]) -> None:
     for span in spans:
         taken[span.row][span.start : span.end] = [True] * span.size
 
 
 def _find_similar(
-    spans: Sequence[Span], rows: Sequence[Row], taken: Sequence[Sequence[bool]], residual: Sequence[Sequence[bool]]
-) -> list[Span]:
+    spans: Sequence[LayerSpan], rows: Sequence[Row], taken: Sequence[Sequence[bool]], residual: Sequence[Sequence[bool]]
+) -> list[LayerSpan]:
     """Groups right before and right behind the layers that resemble them: the first layer may be of another kind."""
-    similar: list[Span] = []
+    similar: list[LayerSpan] = []
     for row, inside in group_by_key((span.row, span) for span in spans).items():
         for outermost, step in ((min(inside), -1), (max(inside), 1)):
             similar += _walk_outwards(outermost, step, rows[row], taken[row], residual[row])
@@ -335,8 +335,8 @@ def _find_similar(
 
 
 def _walk_outwards(
-    outermost: Span, step: int, row: Row, taken: Sequence[bool], residual: Sequence[bool]
-) -> Iterator[Span]:
+    outermost: LayerSpan, step: int, row: Row, taken: Sequence[bool], residual: Sequence[bool]
+) -> Iterator[LayerSpan]:
     size = outermost.size
     pattern = row[outermost.start : outermost.end]
     start = outermost.start + step * size
@@ -347,5 +347,5 @@ def _walk_outwards(
             return
         if not resemble(pattern, row[start : start + size]):
             return
-        yield Span(outermost.row, start, size)
+        yield LayerSpan(outermost.row, start, size)
         start += step * size

@@ -71,7 +71,7 @@ class EncoderStep:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _GenerateRun:
     """One run of `generate`: the call of the encoder, the first calls of the decoder merged, later ones merged."""
 
     encoder: RecordedCall
@@ -104,19 +104,19 @@ def find_encoder_decoder(
         return _encode_keys(model, (encoder, first, later), small) if encodes_keys else (encoder, first, later)
 
 
-def _run(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], first: int, steps: int) -> _Run:
+def _run(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor], first: int, steps: int) -> _GenerateRun:
     encoder: torch.nn.Module = model.get_encoder()  # type: ignore[operator]
     with record_calls(encoder) as encoded:
         run = record_steps(model, inputs, first + steps + 1)
     caches = cache_arguments(run.calls)
-    return _Run(encoded[0], Capture(run, 0, steps, caches), Capture(run, first, steps, caches))
+    return _GenerateRun(encoded[0], Capture(run, 0, steps, caches), Capture(run, first, steps, caches))
 
 
 def _try_generate(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> None:
     record_steps(model, inputs, 1)
 
 
-def _describe_encoder(model: torch.nn.Module, small: _Run, large: _Run, names: AxisNames) -> EntryPoint:
+def _describe_encoder(model: torch.nn.Module, small: _GenerateRun, large: _GenerateRun, names: AxisNames) -> EntryPoint:
     sample, enlarged = (sample_tensors(run.encoder.arguments, ()) for run in (small, large))
     constants = {
         name: value
@@ -160,7 +160,7 @@ def _tell_refused(name: str, reasons: Mapping[int, str]) -> tuple[str, ...]:
     )
 
 
-def _merge(model: torch.nn.Module, later: EntryPoint, run: _Run) -> EntryPoint:
+def _merge(model: torch.nn.Module, later: EntryPoint, run: _GenerateRun) -> EntryPoint:
     """One decoder for all calls, if it computes what the model does in the first call and in later ones."""
     entry = merge_decoders(later, HIDDEN_STATES)
     assert isinstance(entry.forward, MergedStep)
@@ -187,7 +187,7 @@ def _merge(model: torch.nn.Module, later: EntryPoint, run: _Run) -> EntryPoint:
 
 
 def _encode_keys(
-    model: torch.nn.Module, entries: tuple[EntryPoint, EntryPoint, EntryPoint], run: _Run
+    model: torch.nn.Module, entries: tuple[EntryPoint, EntryPoint, EntryPoint], run: _GenerateRun
 ) -> tuple[EntryPoint, ...]:
     """Encoder and decoder, if these compute what the model does in the first call."""
     pair = encode_keys(*entries, HIDDEN_STATES)

@@ -4,17 +4,16 @@
     model    input_ids, attention_mask, past_key_values.0.key, …  ->  logits, present.0.key, …     of `generate`
     fitted   input_ids, past_key_self_0, …                  ->  logits, present_key_self_0, …
 
-Names that are equal are the same tensor. The others go by layer (the numbers in a name), then by order, where kind and
-rank fit. Caches are filled by `generate`. Which inputs a file can be run on is not written in it: one may know nothing
-of padding, or take one token at a time, or keep what a sliding window forgets. So the file is run, and the sample is
-the first on which it gives what the model gives, or the one on which it comes nearest (quantized weights).
+`input_pairing.py` says which input is which. Caches are filled by `generate`. Which inputs a file can be run on is not
+written in it: one may know nothing of padding, or take one token at a time, or keep what a sliding window forgets. So
+the file is run, and the sample is the first on which it gives what the model gives, or the one on which it comes
+nearest (quantized weights).
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -26,17 +25,17 @@ import torch
 from modelexport.capture.arguments import CallArguments, to_array
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.export import PreparedModel, Step, prepare_model
-from modelexport.capture.generation.captures import BATCH, PAST, SEQUENCE, TOTAL, WINDOW, empty_state
-from modelexport.capture.generation.decoder_step import MASK
+from modelexport.capture.generation.captures import BATCH, PAST, WINDOW, empty_state
 from modelexport.capture.generation.entry_points import find_entry_points
+from modelexport.capture.generation.file_samples import axis_sizes, cut_samples, lengthen_prompt
 from modelexport.capture.generation.generate_inputs import make_generate_inputs
+from modelexport.capture.generation.input_pairing import fixed_sizes, pair_inputs
 from modelexport.capture.generation.steps import has_encoder
 from modelexport.capture.generation.windows import exportable_windows
 from modelexport.capture.isolation import isolate_model
 from modelexport.capture.onnxruntime.session import bind_inputs, open_session, required_inputs, run_session
 from modelexport.errors import InputError
 from modelexport.graph.file.reading import ModelFile
-from modelexport.graph.types import input_dims
 from modelexport.record.model_source import ModelSource
 
 Tensors = Mapping[str, torch.Tensor]
@@ -45,7 +44,6 @@ _Split = Callable[[Tensors], Sequence[EntryPoint]]
 
 # A file in floats differs from the model by less than this, relative to the size of a tensor.
 _SAME = 1e-3
-_NUMBERS = re.compile(r"\d+")
 PREFILL = "prefill"
 
 
@@ -112,7 +110,7 @@ class _EntryFinder:
         proto = self._file.proto
         for entry, forgets in self._fitting_entries():
             for pairs in pair_inputs(proto, entry):
-                fixed = _fixed_sizes(proto, entry, pairs)
+                fixed = fixed_sizes(proto, entry, pairs)
                 for cut in cut_samples(entry, fixed):
                     yield _rename_inputs(proto, cut, pairs, FittedStep(entry.forward, pairs, forgets=forgets))
 
@@ -153,7 +151,7 @@ class _EntryFinder:
         return fitting
 
     def _find_longer(self, entry: EntryPoint, split: _Split, count: int) -> EntryPoint:
-        others = split(_lengthen_prompt(self._inputs, count))
+        others = split(lengthen_prompt(self._inputs, count))
         return _leave_out_made_states(next(other for other in others if other.name == entry.name))
 
     def _compare(self, entry: EntryPoint) -> tuple[float, EntryPoint]:
@@ -246,165 +244,10 @@ def _can_pair(proto: onnx.ModelProto, entry: EntryPoint) -> bool:
         return False
 
 
-def takes_more(proto: onnx.ModelProto, tensors: Mapping[str, torch.Tensor]) -> bool:
-    """Whether a file takes tensors that a plain call of the model was not given: a cache, say, or positions.
-
-    An input of another name is one of the call's tensors of its kind and rank, each of them once.
-    """
-    wanted = required_inputs(proto)
-    spare = [(not tensor.is_floating_point(), tensor.dim()) for name, tensor in tensors.items() if name not in wanted]
-    for name, value in wanted.items():
-        kind = not _is_float(value), len(input_dims(value) or ())
-        if name in tensors:
-            continue
-        if kind not in spare:
-            return True
-        spare.remove(kind)
-    return False
-
-
-def _is_float(value: onnx.ValueInfoProto) -> bool:
-    kind = value.type.tensor_type.elem_type
-    return not kind or onnx.helper.tensor_dtype_to_np_dtype(kind).kind not in "iub"
-
-
-def pair_inputs(proto: onnx.ModelProto, entry: EntryPoint) -> list[dict[str, str]]:
-    """Names of the file's inputs, mapped to those of an entry point, the likeliest first; InputError if there are none.
-
-    Equal names are certain. For others there are several orders, and a run will tell.
-    """
-    wanted = required_inputs(proto)
-    unnamed = [name for name in wanted if name not in entry.inputs]
-    pairings = [_pair_in_order(wanted, entry, order) for order in _orders(unnamed, wanted)]
-    return [pairing for number, pairing in enumerate(pairings) if pairing not in pairings[:number]]
-
-
-def _orders(names: list[str], wanted: Mapping[str, onnx.ValueInfoProto]) -> Iterator[list[str]]:
-    """By the numbers in a name; as they are listed; and the second half of what floats between the first.
-
-    key_0 key_1 value_0 value_1  ->  key_0 value_0 key_1 value_1
-    """
-    yield sorted(names, key=lambda name: [int(number) for number in _NUMBERS.findall(name)])
-    yield names
-    floats = [name for name in names if _is_float(wanted[name])]
-    keys, values = floats[: len(floats) // 2], floats[len(floats) // 2 :]
-    if len(keys) == len(values):
-        rest = [name for name in names if name not in floats]
-        yield [*rest, *(name for pair in zip(keys, values, strict=True) for name in pair)]
-
-
-def _pair_in_order(
-    wanted: Mapping[str, onnx.ValueInfoProto], entry: EntryPoint, unnamed: Iterable[str]
-) -> dict[str, str]:
-    pairs = {name: name for name in wanted if name in entry.inputs}
-    spare = [name for name in entry.inputs if name not in pairs]
-    for name in unnamed:
-        match = next((other for other in spare if _may_be(wanted[name], entry, other)), None)
-        if match is not None:
-            spare.remove(match)
-            pairs[name] = match
-        elif not _is_flag(wanted[name]):
-            raise InputError(f"it has no input like {name}")
-    pasts = {pair.past for pair in entry.cache}
-    unread = [name for name in spare if name in pasts]
-    if unread:
-        raise InputError(f"the file has no input for {unread[0]}")
-    wrong = [name for name, other in pairs.items() if not _may_be(wanted[name], entry, other)]
-    if wrong:
-        raise InputError(f"{wrong[0]} has another shape in the file")
-    return {name: pairs[name] for name in wanted if name in pairs}
-
-
-def _may_be(value: onnx.ValueInfoProto, entry: EntryPoint, name: str) -> bool:
-    """Whether kind, rank, and sizes of axes that are always the same, are those of a tensor of the entry point."""
-    tensor, dims = entry.inputs[name], input_dims(value)
-    if _is_float(value) != tensor.is_floating_point():
-        return False
-    open_axes = entry.axes.get(name, {})
-    return dims is None or (
-        len(dims) == tensor.dim()
-        and all(axis in open_axes or dim == size for axis, (dim, size) in _fixed(dims, tensor.shape))
-    )
-
-
-def _fixed(dims: Sequence[int | str], shape: Sequence[int]) -> Iterator[tuple[int, tuple[int, int]]]:
-    for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
-        if isinstance(dim, int):
-            yield axis, (dim, size)
-
-
-def _is_flag(value: onnx.ValueInfoProto) -> bool:
-    """A merged decoder asks whether there is a past."""
-    return value.type.tensor_type.elem_type == onnx.TensorProto.BOOL and (input_dims(value) or (1,)) == (1,)
-
-
-def _fixed_sizes(proto: onnx.ModelProto, entry: EntryPoint, pairs: Mapping[str, str]) -> dict[str, int]:
-    """Sizes that the file insists on, by the name of the axis."""
-    wanted = required_inputs(proto)
-    sizes: dict[str, int] = {}
-    for name, other in pairs.items():
-        axes = entry.axes.get(other, {})
-        for axis, (dim, _) in _fixed(input_dims(wanted[name]) or (), entry.inputs[other].shape):
-            if axis in axes:
-                sizes[axes[axis]] = dim
-    return sizes
-
-
 def _missing_past(proto: onnx.ModelProto, entry: EntryPoint) -> int:
     """How many tokens the prompt is too short for the past that the file insists on."""
-    wanted = _fixed_sizes(proto, entry, pair_inputs(proto, entry)[0])
-    return wanted[PAST] - _sizes(entry)[PAST] if PAST in wanted and PAST in _sizes(entry) else 0
-
-
-def _sizes(entry: EntryPoint) -> dict[str, int]:
-    return {what: entry.inputs[name].shape[axis] for name, axes in entry.axes.items() for axis, what in axes.items()}
-
-
-def _lengthen_prompt(inputs: Tensors, count: int) -> dict[str, torch.Tensor]:
-    """Tokens and their masks with so many more columns, or fewer."""
-    tokens = next(tensor for name, tensor in inputs.items() if name == "input_ids")
-    length = tokens.shape[1] + count
-    if length < 1:
-        raise InputError(
-            f"the file takes a past of {length} tokens before the first one", "Give all inputs: --inputs FILE.npz."
-        )
-    # Fewer columns are the last ones: padding is on the left.
-    order = torch.arange(length) % tokens.shape[1] + max(-count, 0)
-    return {
-        name: tensor[:, order] if tensor.shape == tokens.shape and not tensor.is_floating_point() else tensor
-        for name, tensor in inputs.items()
-    }
-
-
-def cut_samples(entry: EntryPoint, fixed: Mapping[str, int]) -> Iterator[EntryPoint]:
-    """The entry point on its sample, on a row of it without padding, and on one token, in the sizes of the file."""
-    row, rows = find_unpadded_row(entry), range(_sizes(entry).get(BATCH, 1))
-    for repeated, tokens in (([*rows], None), ([row], None), ([row], 1)):
-        batch = [repeated[index % len(repeated)] for index in range(fixed.get(BATCH, len(repeated)))]
-        yield _cut(entry, batch, fixed.get(SEQUENCE, tokens))
-
-
-def find_unpadded_row(entry: EntryPoint) -> int:
-    mask = entry.inputs.get(MASK)
-    return 0 if mask is None else int(mask.reshape(len(mask), -1).sum(dim=1).argmax())
-
-
-def _cut(entry: EntryPoint, rows: Sequence[int], tokens: int | None) -> EntryPoint:
-    """Of a sample, some rows and the first tokens."""
-    dropped = 0 if tokens is None else _sizes(entry).get(SEQUENCE, tokens) - tokens
-    inputs = {
-        name: _cut_tensor(tensor, entry.axes.get(name, {}), rows, dropped) for name, tensor in entry.inputs.items()
-    }
-    return replace(entry, inputs=inputs)
-
-
-def _cut_tensor(tensor: torch.Tensor, axes: Mapping[int, str], rows: Sequence[int], dropped: int) -> torch.Tensor:
-    for axis, what in axes.items():
-        if what == BATCH:
-            tensor = tensor.index_select(axis, torch.tensor(rows))
-        elif what in (SEQUENCE, TOTAL):
-            tensor = tensor.narrow(axis, 0, tensor.shape[axis] - dropped)
-    return tensor.contiguous()
+    wanted = fixed_sizes(proto, entry, pair_inputs(proto, entry)[0])
+    return wanted[PAST] - axis_sizes(entry)[PAST] if PAST in wanted and PAST in axis_sizes(entry) else 0
 
 
 def _rename_inputs(proto: onnx.ModelProto, entry: EntryPoint, pairs: Mapping[str, str], step: FittedStep) -> EntryPoint:

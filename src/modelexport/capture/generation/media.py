@@ -70,7 +70,7 @@ def join_features(outputs: Any) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Source:
+class FeatureSource:
     """A module whose output holds all features, and where in the output."""
 
     module: torch.nn.Module
@@ -87,7 +87,7 @@ class FeaturesStep:
 
     call: Callable[..., Any]
     name: str
-    source: Source | None = None
+    source: FeatureSource | None = None
     packed: PackedAttention | None = None
 
     def __call__(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -95,7 +95,7 @@ class FeaturesStep:
             if self.source is None:
                 return {self.name: join_features(self.call(**inputs, return_dict=True))}
             taken: list[torch.Tensor] = []
-            with _stop_after(self.source, taken), suppress(_Stopped):
+            with _stop_after(self.source, taken), suppress(_CallSeen):
                 self.call(**inputs, return_dict=True)
             return {self.name: taken[-1].flatten(0, -2)}
 
@@ -136,15 +136,15 @@ def _pack(model: torch.nn.Module, step: FeaturesStep, media: MediaInput) -> Feat
     return step
 
 
-def _find_sources(model: torch.nn.Module, call: Callable[[], object], features: torch.Tensor) -> list[Source]:
+def _find_sources(model: torch.nn.Module, call: Callable[[], object], features: torch.Tensor) -> list[FeatureSource]:
     """Modules whose output is `features` in another shape, the last one first."""
-    sources: list[Source] = []
+    sources: list[FeatureSource] = []
 
     def watch(module: torch.nn.Module, _: object, output: Any) -> None:
         for path, tensor in cache_tensors(output).items():
             same = tensor.dim() > 1 and tensor.numel() == features.numel() and tensor.shape[-1] == features.shape[-1]
             if same and torch.equal(tensor.flatten(0, -2), features):
-                sources.append(Source(module, path))
+                sources.append(FeatureSource(module, path))
 
     with ExitStack() as stack:
         for module in model.modules():
@@ -153,7 +153,7 @@ def _find_sources(model: torch.nn.Module, call: Callable[[], object], features: 
     return sources[::-1]
 
 
-class _Stopped(Exception):
+class _CallSeen(Exception):
     """Nothing after the module that was waited for is of interest."""
 
 
@@ -161,20 +161,20 @@ class _Unusable:
     """In the place of a module's output: whoever uses it is stopped, outside of all modules, so that hooks are even."""
 
     def __getattr__(self, _: str) -> Any:
-        raise _Stopped
+        raise _CallSeen
 
     def __iter__(self) -> Iterator[Any]:
-        raise _Stopped
+        raise _CallSeen
 
     def __getitem__(self, _: object) -> Any:
-        raise _Stopped
+        raise _CallSeen
 
     def __len__(self) -> int:
-        raise _Stopped
+        raise _CallSeen
 
 
 @contextmanager
-def _stop_after(source: Source, taken: list[torch.Tensor]) -> Iterator[None]:
+def _stop_after(source: FeatureSource, taken: list[torch.Tensor]) -> Iterator[None]:
     """While this is open, nothing is computed after the module, and its output cannot be used.
 
     What follows is the cutting of features into pieces, which would fix the number of pictures in a graph.
@@ -201,7 +201,7 @@ class _StopComputing(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._taken:
-            raise _Stopped
+            raise _CallSeen
         return function(*args, **(kwargs or {}))
 
 

@@ -236,16 +236,16 @@ class _GridFunctions:
     ) -> torch.Tensor:
         """Row and column of each patch; patches that are merged later follow each other."""
         del kwargs
-        place, merged = place_patches(grid_thw, self.count), spatial_merge_size
-        block, rest = place.inside // merged**2, place.inside % merged**2
-        across = place.width // merged
+        patches, merged = place_patches(grid_thw, self.count), spatial_merge_size
+        block, rest = patches.inside // merged**2, patches.inside % merged**2
+        across = patches.width // merged
         row = block // across * merged + rest // merged
         column = block % across * merged + rest % merged
         if not include_temporal:
             return torch.stack([row, column], dim=-1)
         starts = (grid_thw.prod(-1).cumsum(0) - grid_thw.prod(-1))[None]
-        first = torch.where(starts <= place.frame[:, None], starts, 0).amax(-1)
-        return torch.stack([(place.frame - first) // (place.height * place.width), row, column], dim=-1)
+        first = torch.where(starts <= patches.frame[:, None], starts, 0).amax(-1)
+        return torch.stack([(patches.frame - first) // (patches.height * patches.width), row, column], dim=-1)
 
     def cut_frames(
         self, grid_thw: torch.Tensor, merge_temporal: bool = False, kwargs: dict[str, Any] | None = None
@@ -271,14 +271,14 @@ class _GridFunctions:
         del kwargs
         unit, side = spatial_merge_size**2, window_size // spatial_merge_size // patch_size
         merged = torch.cat([grid_thw[:, :1], grid_thw[:, 1:] // spatial_merge_size], dim=1)
-        place = place_patches(merged, self.count // unit)
-        band = place.inside // (side * place.width)
-        band_height = torch.minimum(place.height - band * side, torch.full_like(band, side))
-        in_band = place.inside - band * side * place.width
+        patches = place_patches(merged, self.count // unit)
+        band = patches.inside // (side * patches.width)
+        band_height = torch.minimum(patches.height - band * side, torch.full_like(band, side))
+        in_band = patches.inside - band * side * patches.width
         column = in_band // (side * band_height)
-        window_width = torch.minimum(place.width - column * side, torch.full_like(band, side))
+        window_width = torch.minimum(patches.width - column * side, torch.full_like(band, side))
         in_window = in_band - column * side * band_height
         row = band * side + in_window // window_width
-        index = place.frame + row * place.width + column * side + in_window % window_width
-        starts = place.frame + place.inside - in_window
+        index = patches.frame + row * patches.width + column * side + in_window % window_width
+        starts = patches.frame + patches.inside - in_window
         return index, (starts[:, None] * unit).expand(-1, unit).flatten()

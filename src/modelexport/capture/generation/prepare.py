@@ -8,9 +8,11 @@ Which entry points there are is found by running `generate` (entry_points.py), o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,7 +20,6 @@ from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.export import Step, bind_inputs, load_source
 from modelexport.capture.generation.entry_points import find_entry_points
 from modelexport.capture.generation.generate_inputs import make_generate_inputs
-from modelexport.capture.generation.model_configuration import read_configuration
 from modelexport.capture.isolation import isolate_model
 from modelexport.capture.loading.parts import find_part_entries
 from modelexport.record.configuration import ModelConfiguration
@@ -94,3 +95,18 @@ def prepare_components(
 def can_generate(model: torch.nn.Module) -> bool:
     answer = getattr(model, "can_generate", None)
     return callable(answer) and bool(answer())
+
+
+def read_configuration(model: torch.nn.Module) -> ModelConfiguration:
+    """Empty for a model without configuration, which is not one of transformers."""
+    config: Any = getattr(model, "config", None)
+    generation: Any = getattr(model, "generation_config", None)
+    if not hasattr(config, "to_json_string"):
+        return ModelConfiguration({})
+    find_text = getattr(config, "get_text_config", None)
+    text: Any = find_text(decoder=True) if find_text is not None else config
+    common = {name: getattr(text, name, None) for name in getattr(text, "attribute_map", {})}
+    saved = {} if generation is None else json.loads(generation.to_json_string())
+    # As `save_pretrained` writes it: without what is as everywhere, and with the class of the model.
+    written = {"architectures": [type(model).__name__], **json.loads(config.to_json_string(use_diff=True))}
+    return ModelConfiguration(written, {**text.to_dict(), **common}, saved)

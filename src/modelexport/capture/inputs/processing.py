@@ -23,7 +23,7 @@ from modelexport.capture.inputs.media_recipes import USUAL_SIZE, size_pair
 from modelexport.capture.inputs.specs import InputRequest
 from modelexport.capture.loading.third_party import hub_is_reachable, library, quiet_transformers, summarize_error
 from modelexport.errors import ExtraMissing, InputError
-from modelexport.record.json_reading import read_json
+from modelexport.record.json_reading import read_json_object
 
 _COPIES = 2
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model", "*.tiktoken")
@@ -60,13 +60,7 @@ def preprocessor_size(source: str | Path | None) -> tuple[int, int] | None:
 
 def _preprocessor_settings(source: str | Path | None) -> Mapping[str, Any]:
     path = None if source is None else Path(source) / _PREPROCESSOR
-    if path is None or not path.is_file():
-        return {}
-    try:
-        content = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return {} if path is None or not path.is_file() else read_json_object(path)
 
 
 def _load(kind: str, source: str | Path | None) -> Any:

@@ -72,13 +72,13 @@ def _check_modules(folder: Path, source: str, options: ModelSource) -> list[Path
         raise ModelUnloadable(
             f"{str(path)!r} is not a list of modules: {type(error).__name__}", "Save the model again."
         ) from error
-    for class_name, place in listed:
+    for class_name, subfolder in listed:
         if not class_name.startswith(_OWN_CLASSES) and not options.trust_remote_code:
             raise ModelUnloadable(
                 f"{source!r} needs Python code of its own ({class_name} in {_MODULES}), which is not run by default",
                 "Read that code, then pass --trust-remote-code.",
             )
-        if place and not is_inside(place):
-            raise ModelUnloadable(f"{place!r} in {str(path)!r} leads out of the folder", "Save the model again.")
+        if subfolder and not is_inside(subfolder):
+            raise ModelUnloadable(f"{subfolder!r} in {str(path)!r} leads out of the folder", "Save the model again.")
     # Modules without weights have no folder in a copy that leaves empty ones out.
-    return [part for part in dict.fromkeys([folder, *(folder / place for _, place in listed)]) if part.is_dir()]
+    return [part for part in dict.fromkeys([folder, *(folder / subfolder for _, subfolder in listed)]) if part.is_dir()]

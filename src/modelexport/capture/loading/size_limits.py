@@ -50,7 +50,7 @@ class ModelSize:
         return self.weights + self.modules * _MODULE_BYTES
 
 
-class _Stopped(Exception):
+class _TooManyModules(Exception):
     """A build with more modules than were allowed."""
 
 
@@ -61,7 +61,7 @@ def ensure_buildable(configuration: Configuration, build: Build, source: str) ->
     """
     try:
         size = _measure(build, configuration, _QUICKLY_BUILT)
-    except _Stopped:
+    except _TooManyModules:
         explained = _extrapolate(build, configuration)
         if explained is None:
             return  # the build itself is counted: see `limit_construction`
@@ -87,7 +87,7 @@ def _refuse_size(size: ModelSize, source: str, reason: str = "") -> None:
 
 
 def _measure(build: Build, configuration: Configuration, most: int) -> ModelSize:
-    with torch.device("meta"), _count(_Counter(most, _Stopped), is_trial=True):
+    with torch.device("meta"), _count(_Counter(most, _TooManyModules), is_trial=True):
         model = build(configuration)
     weights = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
     return ModelSize(sum(1 for _ in model.modules()), weights)
@@ -98,12 +98,14 @@ def _extrapolate(build: Build, configuration: Configuration) -> tuple[ModelSize,
     numbers = sorted(_find_numbers(configuration), key=lambda item: -item[1])
     for path, number in numbers[:_TRIED]:
         try:
-            one, two = (_measure(build, _with_number(configuration, path, count), _QUICKLY_BUILT) for count in (1, 2))
+            single, double = (
+                _measure(build, _with_number(configuration, path, count), _QUICKLY_BUILT) for count in (1, 2)
+            )
         except Exception:  # noqa: BLE001 - it does not count modules alone, or two others have to go with it
             continue
-        modules, weights = two.modules - one.modules, two.weights - one.weights
+        modules, weights = double.modules - single.modules, double.weights - single.weights
         if modules > 0:
-            size = ModelSize(one.modules + (number - 1) * modules, one.weights + (number - 1) * weights)
+            size = ModelSize(single.modules + (number - 1) * modules, single.weights + (number - 1) * weights)
             return size, f"{'.'.join(map(str, path))} is {number}"
     return None
 
@@ -146,7 +148,7 @@ class _Counter:
     """Modules and bytes of parameters of this thread. A weight that several modules share counts once."""
 
     def __init__(
-        self, most: int, error: Callable[[_Counter], Exception] | type[_Stopped], memory: int | None = None
+        self, most: int, error: Callable[[_Counter], Exception] | type[_TooManyModules], memory: int | None = None
     ) -> None:
         self.modules, self.bytes = 0, 0
         self._most, self._error, self._memory = most, error, memory

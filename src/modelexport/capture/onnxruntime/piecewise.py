@@ -319,9 +319,7 @@ def _runtime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise ExtraMissing(
-            "running a file needs onnxruntime, which is not installed", "pip install 'modelexport[runtime]'"
-        ) from error
+        raise ExtraMissing.of_runtime() from error
     return onnxruntime
 
 

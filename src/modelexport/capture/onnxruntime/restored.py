@@ -106,10 +106,10 @@ class WeightRestorer:
                 if name is not None
             }
             weight = dequantize_weight(node, arrays)
-            found = None if weight is None or weight.ndim != 2 else self._look_up(weight)
-            if found is None:
+            original = None if weight is None or weight.ndim != 2 else self._look_up(weight)
+            if original is None:
                 return None
-            self._weights[stored], self._parts[stored] = found
+            self._weights[stored], self._parts[stored] = original
         return self._weights[stored]
 
     def _look_up(self, weight: np.ndarray) -> tuple[np.ndarray, tuple[WeightPart, ...]] | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modelexport.record.json_reading import read_json
+from modelexport.record.json_reading import read_json_object
 
 _CONFIG, _GENAI_CONFIG = "config.json", "genai_config.json"
 # Inputs of onnxruntime-genai's decoders that are [batch, heads, tokens, head size].
@@ -66,8 +66,4 @@ def find_cache_sizes(folder: Path, inputs: Sequence[str]) -> dict[str, dict[int,
 
 def _read(path: Path) -> dict[str, Any]:
     """A damaged configuration is the consumer's business: nothing is learned from it here."""
-    try:
-        content = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return read_json_object(path)

@@ -65,8 +65,7 @@ def read_description(folder: Path) -> PackageInfo:
         with open_regular(path) as file:
             text = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
+        raise FileUnreadable.from_os_error(path, error) from error
     if len(text) > _MOST_BYTES:
         raise FileUnreadable(f"{path} is larger than any description of a package", _restore(folder))
     return parse_package_document(text, str(path))

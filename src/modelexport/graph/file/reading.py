@@ -109,8 +109,7 @@ def _mapped(path: Path) -> memoryview:
                 raise FileUnreadable(f"{path} is empty", "Export the model again.")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
+        raise FileUnreadable.from_os_error(path, error) from error
 
 
 def _model_file(data: memoryview, subject: str, directory: Path | None, file_name: str) -> ModelFile:

@@ -208,8 +208,7 @@ def read_sidecar(path: Path) -> Provenance:
     try:
         document = read_json(path)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
+        raise FileUnreadable.from_os_error(path, error) from error
     except ValueError as error:
         raise RecordUnreadable(f"{path} is not JSON: {error}", "Export the model again to get a new one.") from error
     return from_document(document)

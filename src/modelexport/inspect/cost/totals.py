@@ -25,7 +25,7 @@ from modelexport.inspect.cost.rules import NodeWork
 from modelexport.record.hierarchy import lineage_of
 from modelexport.record.polynomial import Polynomial, sizes_sum
 from modelexport.record.provenance import Provenance
-from modelexport.record.results.cost import MEASURES, ONCE, ZERO, Amounts, Axis, Cost, Kind, ModuleCost, NodeCost
+from modelexport.record.results.cost import MEASURES, ONCE, ZERO, Amounts, Cost, Kind, ModuleCost, NodeCost, OpenAxis
 
 _CALLED = "its function is counted node by node"
 _UNCALLED = "nothing calls the function that it is in"
@@ -51,7 +51,7 @@ def count(path: str, file: ModelFile, record: Provenance | None, at: Mapping[str
     sources = {**axes.given, **axes.dependent}
     return Cost(
         file=path,
-        axes=tuple(Axis(name, source, given=name in axes.given) for name, source in sources.items()),
+        axes=tuple(OpenAxis(name, source, given=name in axes.given) for name, source in sources.items()),
         at=dict(at),
         nodes=nodes,
         modules=tuple(_module_costs(record, totals, charges)),

@@ -274,13 +274,13 @@ def _label_io(side: DiffSide, index: int, inputs: Mapping[str, str], outputs: Ma
 
 
 def _match_unique(
-    one: _Ends, other: _Ends, known: Mapping[str, str], words: Iterable[Callable[[str], object]]
+    left_ends: _Ends, right_ends: _Ends, known: Mapping[str, str], words: Iterable[Callable[[str], object]]
 ) -> dict[str, str]:
     """Those of which there is one in each file."""
     left_of, right_of = words
     matched = set(known.values())
-    left = {name: left_of(name) for name in one if name not in known}
-    right = {name: right_of(name) for name in other if name not in matched}
+    left = {name: left_of(name) for name in left_ends if name not in known}
+    right = {name: right_of(name) for name in right_ends if name not in matched}
     counts = Counter(left.values()), Counter(right.values())
     single = {word: name for name, word in right.items() if counts[1][word] == 1}
     return {name: single[word] for name, word in left.items() if counts[0][word] == 1 and word in single}

@@ -18,7 +18,7 @@ from modelexport.graph.parameters import ParameterMatching
 from modelexport.inspect.analyze import Analysis, NodeFacts, analyze_file, filter_record
 from modelexport.inspect.package.cache_bytes import CacheTensor, find_cache
 from modelexport.record.hierarchy import Module
-from modelexport.record.package import AbsentModule, Link, PackageInfo
+from modelexport.record.package import AbsentModule, ComponentLink, PackageInfo
 from modelexport.record.package_provenance import PackageProvenance
 
 
@@ -57,7 +57,7 @@ class PackageAnalysis:
     modules: tuple[PackageModule, ...]
     absent: tuple[AbsentModule, ...]
     cache: tuple[CacheTensor, ...]
-    links: tuple[Link, ...]
+    links: tuple[ComponentLink, ...]
     filter_tag: str = ""
     notes: tuple[str, ...] = ()
 

@@ -35,9 +35,9 @@ class PackageCost:
     notes: tuple[str, ...] = ()
 
     @property
-    def axes(self) -> tuple[results.Axis, ...]:
+    def axes(self) -> tuple[results.OpenAxis, ...]:
         """Open axes of all files; one name is one axis."""
-        by_name: dict[str, results.Axis] = {}
+        by_name: dict[str, results.OpenAxis] = {}
         for cost in self.components.values():
             for axis in cost.axes:
                 by_name.setdefault(axis.name, axis)

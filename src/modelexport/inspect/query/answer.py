@@ -144,6 +144,26 @@ class Answer:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class PackageAnswer:
+    """The answer of a package: the nodes of every file that are meant, with the component that they are in.
+
+    components  the answer of each file, by the name of its component
+    remarks     why there are no nodes at all, and that a record is not up to date
+    """
+
+    folder: str
+    query: str
+    components: Mapping[str, Answer]
+    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[tuple[str, NodeEntry], ...]:
+        """With their components, in file order."""
+        return tuple((name, entry) for name, answer in self.components.items() for entry in answer.nodes)
+
+
 def answer_query(text: str, provenance: Provenance, *, whole_modules: bool = False) -> Answer:
     """Nodes in file order.
 

@@ -96,7 +96,7 @@ class ModuleCost:
 
 
 @dataclass(frozen=True)
-class Axis:
+class OpenAxis:
     """A size that the file leaves open.
 
     source  what it is the size of, in words
@@ -117,7 +117,7 @@ class Cost:
     """
 
     file: str
-    axes: tuple[Axis, ...]
+    axes: tuple[OpenAxis, ...]
     at: Mapping[str, int]
     nodes: tuple[NodeCost, ...]
     modules: tuple[ModuleCost, ...]

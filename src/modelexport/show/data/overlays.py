@@ -104,8 +104,7 @@ def read_overlay(path: Path, hierarchy: Hierarchy) -> Overlay:
     try:
         document = read_json(path)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise FileUnreadable(f"cannot read {path}: {reason}", "Check the path and its permissions.") from error
+        raise FileUnreadable.from_os_error(path, error) from error
     except ValueError as error:
         raise FileUnreadable(f"{path} is not JSON: {error}", "Write it again with `--format json`.") from error
     try:

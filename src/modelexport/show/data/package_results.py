@@ -13,12 +13,12 @@ from typing import Any
 
 from modelexport.inspect.analyze import Analysis
 from modelexport.inspect.package.analyze import PackageAnalysis, PackageModule
-from modelexport.inspect.package.answer import PackageAnswer
 from modelexport.inspect.package.cache_bytes import CacheTensor, ModuleCache
 from modelexport.inspect.package.cost import PackageCost
 from modelexport.inspect.package.pairs import PackagePair
 from modelexport.inspect.package.validate import PackageValidation
-from modelexport.record.package import AbsentModule, Link
+from modelexport.inspect.query.answer import PackageAnswer
+from modelexport.record.package import AbsentModule, ComponentLink
 from modelexport.record.results.cost import Cost
 from modelexport.record.results.package_profile import ChainTime, PackageProfile, PhaseProfile
 from modelexport.record.results.package_verification import (
@@ -45,7 +45,7 @@ def package_tables(queried_node: Fields) -> Tables:
             computed("bytes", lambda item: item.nbytes),
         ),
         ModuleCache: fields("component module tensors bytes=nbytes"),
-        Link: fields("source output target input"),
+        ComponentLink: fields("source output target input"),
         AbsentModule: fields("path class=class_name parameters reason"),
         PackageAnswer: fields(
             _SCHEMA,

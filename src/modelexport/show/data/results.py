@@ -36,7 +36,7 @@ from modelexport.record.lineage import Consistency, NodeOverlap, Relation, desce
 from modelexport.record.package import AbsentModule
 from modelexport.record.provenance import Claim, Confidence, NodeEntry, Provenance
 from modelexport.record.results import diff, files, verification
-from modelexport.record.results.cost import Amounts, Axis, Cost, ModuleCost, NodeCost
+from modelexport.record.results.cost import Amounts, Cost, ModuleCost, NodeCost, OpenAxis
 from modelexport.record.results.profile import ModuleTime, NodeTime, Profile, SharedTime, SumCheck
 from modelexport.record.signals import OutputCheck
 from modelexport.show.data.fields import Fields, ResultField, Tables, computed, constant, csv_text, fields, json_text
@@ -236,7 +236,7 @@ _READING_TABLES: Tables = {
     ),
     Claim: fields("strategy modules=owners confidence evidence"),
     Cost: fields(_SCHEMA, "file axes at total modules nodes notes"),
-    Axis: fields("name source input=given"),
+    OpenAxis: fields("name source input=given"),
     ModuleCost: fields("path class=class_name calls own total"),
     Amounts: fields("nodes flops other parameters weight_bytes activation_bytes unknown"),
     NodeCost: fields(

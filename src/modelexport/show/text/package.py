@@ -27,20 +27,30 @@ from rich.text import Text
 from modelexport.errors import printable
 from modelexport.inspect.compare import Comparison
 from modelexport.inspect.package.analyze import PackageAnalysis, PackageModule
-from modelexport.inspect.package.answer import PackageAnswer
 from modelexport.inspect.package.cache_bytes import CacheTensor, ModuleCache, add_bytes, sum_by_module
 from modelexport.inspect.package.cost import PackageCost
 from modelexport.inspect.package.pairs import HasVerdict, PackagePair
 from modelexport.inspect.package.validate import PackageValidation
+from modelexport.inspect.query.answer import PackageAnswer
 from modelexport.inspect.validate import Severity, Validation
 from modelexport.record.package import AbsentModule
 from modelexport.record.polynomial import Polynomial
 from modelexport.record.results.diff import Diff
+from modelexport.record.results.package_profile import PackageProfile, PhaseProfile
 from modelexport.show.module_tree import grouped_rows, join_paths, path_pattern
 from modelexport.show.text.analysis import analysis_tables, module_label, query_names, query_table
 from modelexport.show.text.checks import comparison_tables, validation_tables
-from modelexport.show.text.console import count_text, counted, flops_text, plain, share_text, size_text, table
-from modelexport.show.text.cost_and_profile import cost_tables, node_tables
+from modelexport.show.text.console import (
+    count_text,
+    counted,
+    flops_text,
+    plain,
+    seconds_line,
+    share_text,
+    size_text,
+    table,
+)
+from modelexport.show.text.cost_and_profile import cost_tables, node_tables, profile_tables, time_text
 from modelexport.show.text.diff import diff_summary
 
 _FEW = 40  # rows of the module table that can be read at once
@@ -230,3 +240,37 @@ def pair_lines(pair: PackagePair[_Pair]) -> Iterator[str]:
 def package_diff_summary(pair: PackagePair[Diff], *, verbose: bool = False) -> str:
     parts = [f"── {name} ──\n{diff_summary(diff, verbose=verbose)}" for name, diff in pair.components.items()]
     return "\n".join((*parts, "".join(f"{printable(line)}\n" for line in pair_lines(pair))))
+
+
+def package_profile_tables(
+    profile: PackageProfile, *, depth: int | None = None, everything: bool = False, verbose: bool = False
+) -> Iterator[RenderableType]:
+    asked = f"prompt of {counted(profile.prompt, 'token')}, {profile.new_tokens} new, batch {profile.batch}"
+    yield plain(f"{profile.folder} · {asked}", "bold")
+    prefill, decode = profile.prefill, profile.decode
+    each = decode.seconds / max(profile.new_tokens, 1)
+    rates = [f"{rate:,.1f} tokens/s" for rate in (prefill.tokens_per_second, decode.tokens_per_second)]
+    took = time_text(prefill.seconds * 1e6), time_text(each * 1e6)
+    yield plain(f"prefill {rates[0]} ({took[0]}) · decode {rates[1]} ({took[1]} a step)")
+    numbers = ("past", "query", "a run", "attention")
+    shown = table("", "phase", "component", *numbers, right=numbers)
+    for phase in profile.phases:
+        share = "?" if phase.attention is None else f"{phase.attention:.1%}"
+        sizes = map(str, (phase.past, phase.query))
+        shown.add_row(phase.phase, plain(phase.component), *sizes, time_text(phase.profile.wall), share)
+    yield from (Text(), shown)
+    for phase in _first_of_each_phase(profile, everything):
+        title = f"── {phase.phase}: {phase.component}, past {phase.past}, query {phase.query} ──"
+        yield from (Text(), plain(title, "bold"))
+        yield from profile_tables(phase.profile, depth=depth, everything=everything)
+    if verbose and profile.seconds:
+        yield seconds_line(profile.seconds)
+
+
+def _first_of_each_phase(profile: PackageProfile, everything: bool) -> Iterator[PhaseProfile]:
+    """The phases whose modules are shown: each component once in each phase, or all."""
+    seen: set[tuple[str, str]] = set()
+    for phase in profile.phases:
+        if everything or (phase.phase, phase.component) not in seen:
+            seen.add((phase.phase, phase.component))
+            yield phase

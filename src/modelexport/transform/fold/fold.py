@@ -148,7 +148,7 @@ _CHANGED = "the graph was changed after it was folded"
 
 
 @dataclass(frozen=True, eq=False)
-class RestoredModel:
+class FlatModel:
     """What a folded file gives back.
 
     model   the flat model; None if it cannot be had exactly
@@ -161,31 +161,31 @@ class RestoredModel:
     note: str = ""
 
 
-def restore_model(model: onnx.ModelProto) -> RestoredModel:
+def restore_model(model: onnx.ModelProto) -> FlatModel:
     """The model that was folded, if this one is still what folding made of it."""
     if not is_folded(model):
-        return RestoredModel(None)
+        return FlatModel(None)
     try:
         recipe = read_recipe(model)
     except RecordUnreadable as error:
-        return RestoredModel(None, note=error.message)
+        return FlatModel(None, note=error.message)
     if recipe is None:
-        return RestoredModel(None, note="what folding wrote down is no longer in the file")
+        return FlatModel(None, note="what folding wrote down is no longer in the file")
     if recipe.graph != index_model(model).fingerprint:
-        return RestoredModel(None, note=_CHANGED)
+        return FlatModel(None, note=_CHANGED)
     return _try_recipe(model, recipe)
 
 
-def _try_recipe(model: onnx.ModelProto, recipe: FlatteningRecipe) -> RestoredModel:
+def _try_recipe(model: onnx.ModelProto, recipe: FlatteningRecipe) -> FlatModel:
     try:
         flat = apply_recipe(model, recipe)
     # A file from elsewhere may claim to be folded and be anything: each of these is what damage can lead to.
     except (ValueError, LookupError, TypeError, StopIteration, RuntimeError, DecodeError) as error:
-        return RestoredModel(None, note=f"what folding wrote down does not fit the file: {error}")
+        return FlatModel(None, note=f"what folding wrote down does not fit the file: {error}")
     # A version converter may leave nodes as they are and still change what they mean.
     if digest_graph(flat.graph) != recipe.flat or not has_same_opsets(model, recipe):
-        return RestoredModel(None, note=_CHANGED)
-    return RestoredModel(flat, recipe.record)
+        return FlatModel(None, note=_CHANGED)
+    return FlatModel(flat, recipe.record)
 
 
 @dataclass(frozen=True, eq=False)

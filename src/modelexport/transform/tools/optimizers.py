@@ -73,9 +73,7 @@ def saving_options(target: Path, level: str, *, weights_beside: bool = False) ->
     try:
         import onnxruntime
     except ImportError as error:
-        raise ExtraMissing(
-            "running a file needs onnxruntime, which is not installed", "pip install 'modelexport[runtime]'"
-        ) from error
+        raise ExtraMissing.of_runtime() from error
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])
     options.optimized_model_filepath = str(target)

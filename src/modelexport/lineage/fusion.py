@@ -1,0 +1,166 @@
+"""Operator fusion: where the work of a node ends that does more than one node did, and so what its result is.
+
+    before    x ──► MatMul(w) ──► m ──► Add(b) ──► s ──► Relu ──► r
+    after     x ──► FusedMatMul(w) ───────────────► t ──► Relu ──► z          t is s, as Relu reads both
+
+A work that is known starts at one node before. From there its end is looked for in the direction of the dataflow: the
+first value that is read by the same operators as the result after. Constants that the node reads, and values that it
+cannot have joined, as it does not read them, limit how far that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from modelexport.graph.index import Node
+from modelexport.graph.operators import family, is_passing, is_rearranging, is_view
+from modelexport.lineage.matching import Matching
+from modelexport.lineage.operands import CROWD, FUSED_STEPS, readers_behind_views
+from modelexport.lineage.value_classes import NO_CLASS
+
+
+class FusedWorks:
+    """Works of a matching, to which it adds anchors for what they read and make."""
+
+    def __init__(self, matching: Matching) -> None:
+        self._matching, self._anchors, self._operands = matching, matching.anchors, matching.operands
+        self._before, self._after = matching.before, matching.after
+
+    def anchor_results(self) -> None:
+        """Anchor what nodes read and make that do some work, as far as that is known by now."""
+        self._matching.propagate()
+        # What is made of constants alone has a part in the work, and does not end it.
+        working = [
+            node for node in self._after.nodes if node.key in self._matching.works and self._after.data_inputs(node)
+        ]
+        for node in working:
+            if family(node.op_type) == family(self._matching.works[node.key].op_type):
+                self._matching.anchor_inputs(
+                    node, self._matching.works[node.key]
+                )  # more is known by now of what it reads
+        self._matching.propagate()
+        self._anchor_new_views()
+        for node in working:
+            result = self._after.result(node)
+            if result not in self._anchors:
+                self._matching.anchor(result, self._end_of_work(node, self._matching.works[node.key]))
+                self._matching.propagate()
+            self._anchor_unknown_input(node)
+            if result not in self._anchors:
+                self._matching.anchor(
+                    result, self._start_of_next(node, self._before.result(self._matching.works[node.key]))
+                )
+                self._matching.propagate()
+
+    def _anchor_new_views(self) -> None:
+        """A view of a value that nobody saw in another shape before is a tool's own: what it makes is that value.
+
+        before    x ──► MatMul ──► m          after    x ──► Reshape ──► Gemm ──► Reshape ──► m
+        """
+        for node in self._after.nodes:
+            if not is_view(node) or self._after.result(node) in self._anchors:
+                continue
+            read = self._anchors.get(self._after.inputs(node)[0])
+            if not any(map(is_rearranging, self._before.readers_of(read)[:CROWD])):
+                self._matching.anchor(self._after.result(node), read)
+                self._matching.propagate()
+
+    def _end_of_work(self, node: Node, origin: Node) -> int:
+        """The first value from a node's result on that is read by the same operators as what another makes now."""
+        if self._operands.does_part(node, origin) or self._operands.is_ended_by_reader(node, origin):
+            return NO_CLASS
+        direct = [reader for reader in self._after.readers_of(self._after.result(node)) if not is_passing(reader)]
+        wanted = [direct, list(readers_behind_views(direct, self._after))]
+        constants = {self._anchors.get(class_id) for class_id in self._after.constant_inputs(node)} - {NO_CLASS}
+        end, sure = self._before.result(origin), True
+        for _ in range(FUSED_STEPS):
+            readers = self._before.readers_of(end)[:CROWD]
+            absorbed = [reader for reader in readers if not constants.isdisjoint(self._before.inputs(reader))]
+            if not absorbed and any(group and self._fit(group, readers) for group in wanted):
+                return end
+            following = absorbed or readers
+            if len(following) != 1:
+                return end if sure and node.op_type == origin.op_type else NO_CLASS  # it cannot have taken in both
+            if not absorbed and self._is_done_by(direct, following[0]):
+                return end
+            rest = set(self._before.data_inputs(following[0])) - {end}
+            if not self._may_read(node, rest):  # it cannot have joined values that it does not read
+                return end if sure and any(rest <= self._known_inputs(reader) for reader in direct) else NO_CLASS
+            sure &= bool(absorbed)
+            end = self._before.result(following[0])
+        return NO_CLASS
+
+    def _anchor_unknown_input(self, node: Node) -> None:
+        """If all that a node reads is known but for one value, that is the one that its works read and nobody makes.
+
+        before    a ──► … ──► MatMul ──► m ──► Add(b) ──► Add(r) ──► LayerNormalization
+        after     a ──► … ──► ? ──► SkipLayerNormalization(b, r)                          ? is m
+        """
+        unknown = [each for each in self._after.data_inputs(node) if each not in self._anchors]
+        unknown = [each for each in unknown if not self._after.is_scale(each)]
+        works = self._matching.known_works(node) if len(unknown) == 1 else []
+        if len(works) <= 1:
+            return  # its inputs are paired already
+        keys = {work.key for work in works}
+        inside = {each.key: each for work in works for each in self._before.path_to(work, keys, FUSED_STEPS)}
+        made = {class_id for each in inside.values() for class_id in self._before.outputs(each)}
+        read = {class_id for each in inside.values() for class_id in self._before.varying_inputs(each)}
+        left = read - made - self._known_inputs(node) - self._anchors.classes_still_there()
+        if len(left) == 1 and keys <= inside.keys():
+            self._matching.anchor(unknown[0], left.pop())
+            self._matching.propagate()
+
+    def _start_of_next(self, node: Node, made: int) -> int:
+        """What a node's work makes, if a reader's result is known and that reader does all that came next.
+
+        before    x ──► MatMul ──► m ──► (Mul, Erf, Add, Mul) ──► g          Gelu does what lies between m and g,
+        after     x ──► MatMulNBits ──► ? ──► Gelu ──► g                     and nothing can be cut off from that
+        """
+        for reader in self._after.readers_of(self._after.result(node))[:CROWD]:
+            end = self._anchors.get(self._after.result(reader))
+            if end not in (NO_CLASS, made) and self._before.is_one_step(made, end, self._known_inputs(reader)):
+                return made
+        return NO_CLASS
+
+    def _is_done_by(self, readers: Iterable[Node], origin: Node) -> bool:
+        """Whether one of some nodes reads a constant of another that tells it from others: it does that one's work."""
+        read = (class_id for reader in readers for class_id in self._after.constant_inputs(reader))
+        known = {self._anchors.get(class_id) for class_id in read if self._operands.is_distinctive(class_id)}
+        return any(self._anchors.is_like(class_id, known) for class_id in self._before.constant_inputs(origin))
+
+    def _known_inputs(self, node: Node) -> set[int]:
+        return {self._anchors.get(class_id) for class_id in self._after.data_inputs(node)}
+
+    def _may_read(self, node: Node, classes_before: set[int]) -> bool:
+        producers = self._after.producers
+        unknown = [class_id for class_id in self._after.data_inputs(node) if class_id not in self._anchors]
+        # A scale that a quantizer found is what a pass-through node makes, and was not there before.
+        strange = [class_id for class_id in unknown if class_id not in producers or not is_passing(producers[class_id])]
+        return len(classes_before - self._known_inputs(node)) <= len(strange)
+
+    def _fit(self, readers: Iterable[Node], origins: Iterable[Node]) -> bool:
+        """Whether each of some readers can be one of others, and what else it reads says so."""
+        return all(any(self._fits(reader, origin) for origin in origins) for reader in readers)
+
+    def _fits(self, reader: Node, origin: Node) -> bool:
+        agreeing = self._anchors.agreement(reader, origin)
+        if agreeing or (agreeing == 0 and len(self._after.data_inputs(reader)) == 1):
+            return True
+        work = self._matching.works.get(reader.key)
+        if work is None:
+            return False
+        # What reads more than its work did has taken in what put values together before that (SkipLayerNormalization).
+        joins = len(self._after.data_inputs(reader)) > len(self._before.data_inputs(work))
+        joins &= len(self._before.data_inputs(origin)) > 1
+        return self._comes_next(origin, work) or (joins and self._comes_next(work, origin))
+
+    def _comes_next(self, origin: Node, work: Node) -> bool:
+        """Whether a node reads what another makes, with nothing beside it on the way."""
+        for _ in range(FUSED_STEPS):
+            readers = self._before.readers_of(self._before.result(work))
+            if origin in readers[:CROWD]:
+                return True
+            if len(readers) != 1:
+                return False
+            work = readers[0]
+        return False

@@ -1,0 +1,116 @@
+"""Candidates: the nodes before that a node after may be, found from what both read, and the choice among them.
+
+    before    x ──► MatMul(w) ──► m          after    x ──► MatMul(w) ──► n          candidates of MatMul, with what
+              x ──► MatMul(v) ──► k                                                  agrees: (w) two inputs, (v) one
+
+The candidates are the readers of the value that fewest read. Readers of equal weights are told apart by `read_order`.
+If two candidates agree equally well, none of them is chosen: something else may still decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from modelexport.graph.index import Node
+from modelexport.graph.operators import family, is_view
+from modelexport.lineage.anchors import Anchors
+from modelexport.lineage.operands import CROWD, Operands, readers_behind_views
+from modelexport.lineage.read_order import ReadOrder
+from modelexport.lineage.value_classes import NO_CLASS
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Rating:
+    """How well a candidate fits; compared field by field.
+
+    agreeing         inputs of both nodes that are known to be the same
+    same_attributes  whether both have the same attributes
+    is_free          whether no other node has matched the candidate
+    """
+
+    agreeing: int
+    same_attributes: bool
+    is_free: bool
+
+
+class Candidates:
+    """Must be made when constants are anchored.
+
+    matched_origins  keys of nodes before that have a match; it grows while candidates are looked for
+    """
+
+    def __init__(self, anchors: Anchors, matched_origins: Collection[str]) -> None:
+        self._before, self._after, self._anchors = anchors.before, anchors.after, anchors
+        self._operands = Operands(anchors)
+        self._read_order = ReadOrder(anchors)
+        self._matched_origins = matched_origins
+
+    def rank(self, node: Node) -> list[tuple[Rating, Node]]:
+        """The candidates of a node, best first."""
+        rated = self._rate(node, self._find(node))
+        return sorted(rated, key=lambda candidate: candidate[0], reverse=True)
+
+    def choose(self, node: Node, ranked: Sequence[tuple[Rating, Node]]) -> Node | None:
+        """The best candidate, if what it reads says enough; None if another one fits as well."""
+        (rating, origin), others = ranked[0], ranked[1:]
+        only = not others and self._is_only_reader(node, origin)
+        is_tie = bool(others) and others[0][0] == rating
+        return origin if not is_tie and (only or self._is_enough(node, rating.agreeing)) else None
+
+    def readers_by_weight(self, node: Node, class_after: int) -> Sequence[Node]:
+        """The nodes before that read a weight of a node: those at its place in the dataflow, else all."""
+        return self._readers_in_order(node, class_after) or self._anchors.readers_before(class_after)
+
+    def _find(self, node: Node) -> list[Node]:
+        """Nodes of the same kind before that read one of the same values: the one of these that fewest read."""
+        known = [each for each in self._after.inputs(node) if each in self._anchors]
+        lists = [self._anchors.readers_before(class_id) for class_id in known]
+        crowds = sorted((crowd for crowd in lists if len(crowd) <= CROWD), key=len)
+        kind = family(node.op_type)
+        in_order = sorted((self._readers_in_order(node, each) for each in self._after.constants_above(node)), key=len)
+        # A view may have stood between a value and its reader; that is looked for behind the smallest crowd alone.
+        behind_views = (readers_behind_views(crowd, self._before) for crowd in crowds[:1])
+        for crowd in (*in_order, *crowds, *behind_views):
+            candidates = [reader for reader in crowd if family(reader.op_type) == kind]
+            if candidates:
+                return candidates
+        return []
+
+    def _readers_in_order(self, node: Node, class_after: int) -> Sequence[Node]:
+        return self._read_order.readers_before(node, self._anchors.group(self._anchors.get(class_after)))
+
+    def _rate(self, node: Node, candidates: Iterable[Node]) -> Iterator[tuple[Rating, Node]]:
+        for origin in candidates:
+            agreeing = self._anchors.agreement(node, origin)
+            if agreeing and not self._makes_something_else(node, origin):
+                is_free = origin.key not in self._matched_origins
+                yield Rating(agreeing, origin.attributes == node.attributes, is_free), origin
+
+    def _makes_something_else(self, node: Node, origin: Node) -> bool:
+        """Whether a node is known to make what another node of the same kind made."""
+        known = self._anchors.get(self._after.result(node))
+        if known in (NO_CLASS, self._before.result(origin)) or node.op_type != origin.op_type:
+            return False
+        if is_view(node):
+            return True  # one may be put anywhere
+        producer = self._before.producers.get(known)
+        return producer is None or family(producer.op_type) == family(node.op_type)
+
+    def _is_enough(self, node: Node, agreeing: int) -> bool:
+        read = [class_id for class_id in self._after.inputs(node) if class_id != NO_CLASS]
+        if agreeing > 1 or any(map(self._operands.is_distinctive, read)):
+            return True
+        data = [class_id for class_id in read if class_id not in self._after.constants]
+        return bool(data) and all(class_id in self._anchors for class_id in data)
+
+    def _is_only_reader(self, node: Node, origin: Node) -> bool:
+        known = [(class_after, self._anchors.get(class_after)) for class_after in self._after.data_inputs(node)]
+        for class_after, class_before in known:
+            crowds = self._after.readers_of(class_after), self._before.readers_of(class_before)
+            is_read = class_before != NO_CLASS and class_before in self._before.inputs(origin)
+            if is_read and max(map(len, crowds)) <= CROWD:
+                kinds = [[family(reader.op_type) for reader in crowd] for crowd in crowds]
+                if all(kinds_read.count(family(node.op_type)) == 1 for kinds_read in kinds):
+                    return True
+        return False
