@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.building import body, model, node, provenance, tree
-from tests.support.proof_stories import Story, dags, numbers
+from tests.support.proof_stories import WIDTH, Story, dags, numbers
 
 from modelexport.graph.index import index_model
 from modelexport.graph.sample import sample
@@ -36,7 +36,7 @@ def judged(
     story: Story,
     trouble: str = "",
     drawing: Collection[str] = (),
-    constants: Collection[np.ndarray] = (),
+    constants: Mapping[str, np.ndarray] | None = None,
     **seen: np.ndarray,
 ) -> dict[str, NodeProof]:
     """By node. Values of the graph are those of the run with the same names, and what is `seen`.
@@ -49,7 +49,8 @@ def judged(
     arrays = {name: array for name, array in {**story.arrays, **seen}.items() if name in names}
     samples = {name: sample(array) for name, array in arrays.items()}
     values = SeenValues(graph, samples, drawing=drawing)
-    prover = AttributionProver(values, record, story.sources, trouble, [sample(array) for array in constants])
+    held = {name: sample(array) for name, array in (constants or {}).items()}
+    prover = AttributionProver(values, record, story.sources, trouble, held)
     return {found.key: found for found in prover.prove().nodes}
 
 
@@ -370,8 +371,8 @@ def test_who_computed_what_was_folded_into_a_constant_is_not_missed() -> None:
     """A mask made of sizes: whoever multiplies by it does not do the work of the module that made the mask."""
     story = Story(x=X).op("a", "x", h=H).op("b", "x h", g=G).op("c", "g", y=Y)
     proto = model(node("Mul", "x w", "g"), node("Tan", "g", "y"))
-    assert judged(proto, {"g": "b", "y": "c"}, story, constants=[H])["g"].verdict is PROVED
-    found = judged(proto, {"g": "b", "y": "c"}, story, constants=[P])
+    assert judged(proto, {"g": "b", "y": "c"}, story, constants={"w": H})["g"].verdict is PROVED
+    found = judged(proto, {"g": "b", "y": "c"}, story, constants={"w": P})
     assert answer(found["g"]) == (CONTRADICTED, "does the work of a module that is not named", "a b")
 
 
@@ -416,6 +417,19 @@ def test_an_owner_too_many_that_works_beside_it_had_no_part_in_it() -> None:
     found = judged(CHAIN, {"h": "a b", "g": "b", "y": "c"}, RUN)["h"]
     assert answer(found) == (CONTRADICTED, "credited to a module that had no part in it", "a")
     assert found.fault is Fault.TOO_WIDE
+
+
+def test_what_a_zero_bias_left_over_is_its_modules_part() -> None:
+    """The product alone has the module's value already, since the bias adds nothing; the fused node adds it."""
+    weight, bias = numbers(7), np.zeros(WIDTH, np.float32)
+    story = Story(x=X).holds(w=weight, bias=bias).op("a", "x w bias", h=H).op("b", "h", g=G).op("c", "g", y=Y)
+    proto = model(node("MatMul", "x w", "h"), node("BiasGelu", "h bias", "g"), node("Tan", "g", "y"))
+    constants = {"w": weight, "bias": bias}
+    verdict = judged(proto, {"h": "a", "g": "a b", "y": "c"}, story, constants=constants)["g"].verdict
+    assert verdict is PROVED
+    whole = model(node("Gemm", "x w bias", "h"), node("BiasGelu", "h bias", "g"), node("Tan", "g", "y"))
+    found = judged(whole, {"h": "a", "g": "a b", "y": "c"}, story, constants=constants)["g"]
+    assert answer(found) == (CONTRADICTED, "credited to a module that had no part in it", "b")
 
 
 @pytest.mark.parametrize(("owners", "verdict"), [("a b", PROVED), ("b", PROVED), ("b c", CONTRADICTED)])

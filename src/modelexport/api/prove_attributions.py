@@ -50,7 +50,7 @@ class AttributionWitness:
         self._values = SeenValues(file.graph, first.seen, first.rounds, drawing)
         sources = OperatorSources(first.run, first.samples)
         self._weights = {name: sample(array, is_sound=True) for name, array in initializer_arrays(file)}
-        self._prover = AttributionProver(self._values, file.provenance, sources, trouble, self._weights.values())
+        self._prover = AttributionProver(self._values, file.provenance, sources, trouble, self._weights)
         self._exact = not trouble
         self._runs: list[SeenRun] = [first]
         self._others: Iterator[SeenRun] | None = None

@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import copy
 from functools import cached_property
+from types import MappingProxyType
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.protos import NCHWC
-from modelexport.graph.sample import Sample
+from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
 from modelexport.record.results.verification import AttributionProof, Fault, NodeProof, ShownBy, Verdict
@@ -82,7 +83,7 @@ class AttributionProver:
     values     what the graph's nodes made
     sources    who issued which value in the run of the model
     trouble    why numbers cannot be relied on everywhere, if they cannot
-    constants  what initializers hold: what a module computed from sizes alone may be folded into one of them
+    constants  what initializers hold, by name: what a module computed from sizes alone may be folded into one
     """
 
     def __init__(
@@ -91,16 +92,18 @@ class AttributionProver:
         provenance: Provenance,
         sources: OperatorSources,
         trouble: str = "",
-        constants: Iterable[Sample] = (),
+        constants: Mapping[str, Sample] = MappingProxyType({}),
     ) -> None:
         graph = values.graph
         self._values, self._graph, self._provenance, self._sources = values, graph, provenance, sources
-        self._trouble = trouble
+        self._trouble, self._constants = trouble, constants
         self._evidence = {node.key: examine(node, values, sources) for node in graph.nodes}
         self._proved = {key: evidence.issuers for key, evidence in self._evidence.items() if evidence.is_landmark}
         self._below = nearest_proved_below(graph, self._proved)
         self._above = nearest_proved_above(graph, self._proved)
-        self._known = {number for sample in (*values.all, *constants) for number in sources.numbers_like(sample)}
+        self._known = {
+            number for sample in (*values.all, *constants.values()) for number in sources.numbers_like(sample)
+        }
         self._contributors = self._find_contributors()
 
     def judging(self, provenance: Provenance) -> AttributionProver:
@@ -203,8 +206,8 @@ class AttributionProver:
             return Verdict.UNATTRIBUTED, attribution.reason, _NOBODY
         evidence = self._evidence[node.key]
         if around := self._around_body(node, owners, evidence.issuers):
-            if self._strangers(node, owners - around):
-                return Verdict.CONTRADICTED, _NO_PART, around | self._contributors[node.key]
+            if strangers := self._strangers(node, owners - around):
+                return Verdict.CONTRADICTED, _NO_PART, owners - strangers
             return Verdict.PROVED, "", evidence.issuers
         if owners & evidence.issuers:
             return self._judge_proved(node, owners, evidence)
@@ -252,8 +255,8 @@ class AttributionProver:
         """A node that one owner issued: whether all of its owners did, and nobody who is not named."""
         # What is passed on as it is may be the work of all who are in one node with its maker.
         beside = self._fused_beside(node) if node.op_type in _REORDERS or not evidence.new else _NOBODY
-        if self._strangers(node, owners - evidence.issuers - beside):
-            return Verdict.CONTRADICTED, _NO_PART, self._contributors[node.key]
+        if strangers := self._strangers(node, owners - evidence.issuers - beside):
+            return Verdict.CONTRADICTED, _NO_PART, (owners - strangers) | evidence.makers
         if not evidence.new:
             return self._judge_extra_owners(owners, evidence, evidence.issuers)
         issued = [value for value in evidence.issued if value.op.call in owners]
@@ -266,8 +269,11 @@ class AttributionProver:
             by_neighbours = self._judge_by_neighbours(node, owners, evidence)
             unclear = (Verdict.NOT_PROVABLE, "several modules made the same", evidence.makers)
             return by_neighbours if by_neighbours[0] is Verdict.ENCLOSED else unclear
-        absorbed = self._slices.absorbed_by(node, [value.number for value in issued if value.new])
-        return self._judge_extra_owners(owners, evidence, worked | evidence.makers | evidence.passers | absorbed)
+        shown = worked | evidence.makers | evidence.passers
+        if not owners <= shown:
+            absorbed = self._slices.absorbed_by(node, [value.number for value in issued if value.new])
+            shown |= absorbed | self._left_over(node)
+        return self._judge_extra_owners(owners, evidence, shown)
 
     def _judge_extra_owners(self, owners: Frontier, evidence: NodeEvidence, shown: Frontier) -> _Judgement:
         """A node that is its owner's: whether values show that the further owners had a part in it."""
@@ -301,7 +307,26 @@ class AttributionProver:
         strangers = {owner for owner in owners - contributors if owner.path not in paths}
         if self._evidence[node.key].idle:
             strangers &= self._busy
+        strangers -= self._left_over(node) if strangers else _NOBODY
         return frozenset(owner for owner in strangers if owner.path not in self._sources.hooked)
+
+    def _left_over(self, node: Node) -> Frontier:
+        """The calls of operators that were broken in two: the first part made their value, the rest added nothing.
+
+        run:    x ─► addmm (dense; its bias is zero) ─► h ─► gelu (act) ─► g
+        graph:  x ─► MatMul ─► h ─► BiasGelu (dense, act; it reads the bias) ─► g
+        """
+        rest = [self._constants[name] for name in node.inputs if name in self._constants]
+        calls = set()
+        for maker in self._graph.predecessors(node) if rest else ():
+            done = [self._constants[name] for name in maker.inputs if name in self._constants]
+            left = [weight for weight in rest if not any(alike(weight, other) for other in done)]
+            calls |= {
+                value.op.call
+                for value in self._evidence[maker.key].issued
+                if any(self._sources.reads_all(value, [weight]) for weight in left)
+            }
+        return frozenset(calls)
 
     def _credited_above(self, node: Node) -> Frontier:
         """The owners of the nodes between this one and what is known."""
@@ -323,7 +348,9 @@ class AttributionProver:
         if node.key in self._returned or evidence.silence == NOT_RUN:
             return Verdict.NOT_PROVABLE, evidence.silence or "leads out of its function", _NOBODY
         if self._is_bounded(node, evidence) and (strangers := self._strangers(node, owners)):
-            return Verdict.CONTRADICTED, _NO_PART if strangers < owners else _INSIDE, self._contributors[node.key]
+            if strangers < owners:
+                return Verdict.CONTRADICTED, _NO_PART, (owners - strangers) | evidence.issuers
+            return Verdict.CONTRADICTED, _INSIDE, evidence.issuers or self._contributors[node.key]
         return self._judge_enclosed(node, owners, evidence)
 
     def _owners_of_body(self, node: Node) -> Frontier:
