@@ -106,6 +106,22 @@ class TestWhatIsRight:
         assert found.proof.compute_shown > 0.5 * found.proof.compute
         assert len(found.proof.nodes) < len(plain.proof.nodes)
 
+    @pytest.mark.parametrize("exporter", EXPORTERS)
+    def test_biases_of_zero_that_are_fused_with_the_next_module_are_proved(self, exporter: str, tmp_path: Path) -> None:
+        """As every model has them before it is trained: a product has the value of its Linear without them."""
+        model = build("bert")
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith("bias"):
+                    parameter.zero_()
+        mx.export(model, tmp_path / "zero.onnx", exporter=exporter, no_check=True)
+        found = mx.verify(tmp_path / "zero.onnx", model, as_deployed=True)
+        assert found.proof is not None
+        assert not found.proof.contradicted
+        fused = [node for node in found.proof.nodes if len(node.claimed) > 1]
+        assert "BiasGelu" in {node.op_type for node in fused}
+        assert {node.verdict for node in fused} == {mx.Verdict.PROVED}
+
     @pytest.mark.parametrize("name", MODELS)
     def test_boundaries_that_are_left_are_compared_and_the_others_have_a_reason(
         self, name: str, files: dict[str, Path]
