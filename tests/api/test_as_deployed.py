@@ -120,7 +120,7 @@ class TestWhatIsRight:
         assert not found.proof.contradicted
         fused = [node for node in found.proof.nodes if len(node.claimed) > 1]
         assert "BiasGelu" in {node.op_type for node in fused}
-        assert {node.verdict for node in fused} == {mx.Verdict.PROVED}
+        assert all(node.is_shown for node in fused)
 
     @pytest.mark.parametrize("name", MODELS)
     def test_boundaries_that_are_left_are_compared_and_the_others_have_a_reason(
