@@ -15,7 +15,7 @@ from tests.support.proof_stories import Story, dags, numbers
 
 from modelexport.graph.index import index_model
 from modelexport.graph.sample import sample
-from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.results.verification import Fault, NodeProof, Verdict
 from modelexport.verify.attribution import AttributionProver
 from modelexport.verify.evidence import SeenValues
@@ -36,6 +36,8 @@ def judged(
     story: Story,
     trouble: str = "",
     drawing: Collection[str] = (),
+    hierarchy: Hierarchy | None = None,
+    /,
     **seen: np.ndarray,
 ) -> dict[str, NodeProof]:
     """By node. Values of the graph are those of the run with the same names, and what is `seen`.
@@ -43,7 +45,8 @@ def judged(
     tags  the owners of each node, `.` for the root, blanks between several
     """
     graph = index_model(proto)
-    record = provenance(proto, NET, {key: text.replace(".", "", text == ".").split(" ") for key, text in tags.items()})
+    owners = {key: text.replace(".", "", text == ".").split(" ") for key, text in tags.items()}
+    record = provenance(proto, hierarchy or NET, owners)
     names = {*graph.inputs, *graph.producers}
     arrays = {name: array for name, array in {**story.arrays, **seen}.items() if name in names}
     samples = {name: sample(array) for name, array in arrays.items()}
@@ -539,6 +542,17 @@ def test_what_is_in_a_body_belongs_to_the_module_that_runs_it_or_to_one_inside(o
     assert found.fault is fault
     inner = judged(CHOSEN, {**TAGS, "z|else_branch|u": "a.fc"}, CHOICE, "", (), z=G, **TAKEN)["z|else_branch|u"]
     assert inner.verdict is NOT_PROVABLE
+
+
+def test_a_module_that_never_ran_is_inside_by_its_path() -> None:
+    """What the other branch calls, of a body that the second call of its module runs."""
+    twice = tree(
+        {"": "Net", "a": "Block", "a.fc": "Linear", "a.never": "Linear", "b": "Block"}, "", "a", "a", "a.fc", "b"
+    )
+    story = Story(h=H, yes=np.array(True)).op("a.fc", "h", s=P).op("a#1", "s", t=G).op("b", "t", y=Y)
+    tags = {**TAGS, "z": "a#1", "z|then_branch|t": "a#1", "z|else_branch|u": "a.never"}
+    found = judged(CHOSEN, tags, story, "", (), twice, z=G, **TAKEN)
+    assert found["z|else_branch|u"].verdict is NOT_PROVABLE
 
 
 STEP = body(node("Sin", "state", "s"), node("Identity", "go", "again"), inputs="i go state", outputs="again s")

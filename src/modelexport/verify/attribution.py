@@ -314,7 +314,7 @@ class AttributionProver:
     def _judge_by_neighbours(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
         """By the nearest proved nodes above and below, where the node's own values do not decide."""
         around = self._owners_of_body(node)
-        if around and not any(around.intersection(self._provenance.hierarchy.stack(owner)) for owner in owners):
+        if around and not any(self._provenance.hierarchy.ran_inside(owner, around) for owner in owners):
             return Verdict.CONTRADICTED, "inside a body that another module runs", around
         if node.key in self._returned or evidence.silence == NOT_RUN:
             return Verdict.NOT_PROVABLE, evidence.silence or "leads out of its function", _NOBODY
