@@ -601,7 +601,7 @@ def test_what_is_made_from_random_numbers_is_not_provable() -> None:
     """Whatever it holds this time."""
     proto = model(node("Sin", "x", "h"), node("RandomNormalLike", "h", "g"), node("Add", "g x", "y"))
     for tags in ({"h": "a", "g": "b", "y": "c"}, {"h": "a", "g": "c", "y": "b"}):
-        found = judged(proto, tags, RUN, drawing={"g"})
+        found = judged(proto, tags, RUN, "", {"g"})
         assert verdicts(found) == {"h": PROVED, "g": NOT_PROVABLE, "y": NOT_PROVABLE}
         assert answer(found["y"]).reason == "depends on random numbers"
 
