@@ -555,6 +555,22 @@ def test_a_module_that_never_ran_is_inside_by_its_path() -> None:
     assert found["z|else_branch|u"].verdict is NOT_PROVABLE
 
 
+NESTED = model(
+    node("If", "yes", "z", then_branch=body(node("If", "yes", "i", then_branch=INSIDE), outputs="i")),
+    *(node("Neg", "z", "y"),),
+    inputs="h yes",
+)
+
+
+def test_a_body_inside_of_a_body_is_nobodys_who_calls_the_module_that_runs_the_outer_one() -> None:
+    inner, inside = "z|then_branch|i", "z|then_branch|i|then_branch|"
+    seen = {"z": G, inner: G, f"{inside}s": P, f"{inside}t": G}
+    tags = {"z": "a", inner: "a", f"{inside}s": "a.fc", f"{inside}t": "a", "y": "b"}
+    assert judged(NESTED, tags, CHOICE, "", (), None, **seen)[inner].verdict is PROVED
+    for owners in (".", "a .", "b"):
+        assert judged(NESTED, {**tags, inner: owners}, CHOICE, "", (), None, **seen)[inner].verdict is CONTRADICTED
+
+
 STEP = body(node("Sin", "state", "s"), node("Identity", "go", "again"), inputs="i go state", outputs="again s")
 LOOPED = model(node("Loop", "n yes x", "y", body=STEP), inputs="x n yes")
 ROUNDS = [numbers(seed) for seed in range(20, 23)]

@@ -237,7 +237,10 @@ class AttributionProver:
         """Of a node that runs a body: its owners in whose calls its value was issued. It does all their work."""
         if node.function not in self._graph.body_outputs and node.key not in self._graph.subgraphs:
             return _NOBODY
-        return owners & {caller for call in issuers for caller in self._provenance.hierarchy.stack(call)}
+        hierarchy, outer = self._provenance.hierarchy, self._owners_of_body(node)
+        callers = owners & {caller for call in issuers for caller in hierarchy.stack(call)}
+        # A body inside of a body is nobody's who calls the module that runs the outer one.
+        return frozenset(caller for caller in callers if not outer or hierarchy.ran_inside(caller, outer))
 
     def _is_hooks_work(self, owners: Frontier, issuers: Frontier) -> bool:
         """Whether one of them called the other, which has hooks."""
