@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.building import body, graph, module, node, owners, run, set_metadata, tree
+from tests.support.building import body, claim, graph, module, node, owners, run, set_metadata, tree
 
-from modelexport.attribute.scopes import SCOPES_KEY, claim_dynamo_scopes, dynamo_calls
+from modelexport.attribute.scopes import SCOPES_KEY, claim_dynamo_scopes, claim_same_fx_nodes, dynamo_calls
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Confidence
 from modelexport.record.signals import ExporterScopes
@@ -151,3 +151,28 @@ def test_fx_names_in_a_body_are_those_of_another_program() -> None:
         "s",
     )
     assert owners(found) == {"y|then_branch|t": ("fc",)}
+
+
+def test_what_was_one_operator_has_one_issuer() -> None:
+    """In bodies torch names no modules, but the FX node that it made a node from."""
+    branch = body(
+        node("MatMul", "x w", "h", scope=["linear"]),
+        node("Add", "h b", "k", scope=["linear"]),
+        node("Mul", "k k", "t", scope=["mul"]),
+        outputs="t",
+    )
+    other = body(node("MatMul", "x w", "e", scope=["linear"]), outputs="e")
+    made = graph(node("If", "c", "y", then_branch=branch, else_branch=other), inputs="x c")
+    known = {"y|then_branch|k": claim("enc.fc")}
+    assert owners(claim_same_fx_nodes(made, known, "s")) == {"y|then_branch|h": ("enc.fc",)}
+    known["y|then_branch|h"] = claim("head")
+    assert claim_same_fx_nodes(made, known, "s") == {}
+
+
+def test_an_operator_that_several_issued_tells_nothing() -> None:
+    made = graph(
+        node("Transpose", "w", "v", scope=["linear"]),
+        node("MatMul", "x v", "h", scope=["linear"]),
+        node("Add", "h b", "y", scope=["linear"]),
+    )
+    assert claim_same_fx_nodes(made, {"v": claim("head"), "y": claim("enc.fc")}, "s") == {}

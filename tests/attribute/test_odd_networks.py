@@ -166,6 +166,50 @@ def test_branches_of_a_condition(tmp_path: Path) -> None:
     assert modules(found, "Add") == [""]
 
 
+def _owners_in_bodies(found: mx.Provenance) -> dict[str, set[str]]:
+    """By operator: the paths of its owners, of nodes in bodies."""
+    inside = [entry for key, entry in found.nodes.items() if "|" in key and "else" not in key]
+    operators = {entry.op_type for entry in inside} - {"Constant", "Identity", "MatMul", "Gemm"}
+    return {
+        operator: {call.path for entry in inside if entry.op_type == operator for call in entry.attribution.owners}
+        for operator in operators
+    }
+
+
+def test_modules_without_weights_that_the_body_of_a_scan_calls(tmp_path: Path) -> None:
+    net, x = nets.perturbed(nets.GatedScan()), torch.linspace(-1, 1, 24).reshape(3, 2, 4)
+    found = export(net, x, tmp_path, "dynamo")
+    assert _owners_in_bodies(found) == {
+        "Sigmoid": {"cell.gate.0"},
+        "Tanh": {"cell.gate.1"},
+        "Add": {"cell"},
+        "Mul": {"cell", ""},
+    }
+    sigmoid = next(entry.attribution for entry in found.nodes.values() if entry.op_type == "Sigmoid")
+    assert list(map(str, sigmoid.owners)) == ["cell.gate.0", "cell.gate.0#1", "cell.gate.0#2"]
+    proof = mx.verify(tmp_path / "net.onnx", net, inputs=x).proof
+    assert proof is not None
+    assert not proof.counts[mx.Verdict.CONTRADICTED]
+    assert proof.compute == proof.compute_shown
+
+
+def test_modules_that_branches_call_and_one_that_never_runs(tmp_path: Path) -> None:
+    net = nets.perturbed(nets.GatedBranch())
+    found = export(net, X, tmp_path, "dynamo")
+    assert _owners_in_bodies(found) == {
+        "Sigmoid": {"inner.choice.cell.gate.0"},
+        "Tanh": {"inner.choice.cell.gate.1"},
+        "Mul": {"inner.choice.cell"},
+        "Add": {"inner.choice.cell"},
+        "Sub": {"inner.choice"},
+    }
+    never = {call.path for key, entry in found.nodes.items() if "else" in key for call in entry.attribution.owners}
+    assert never == {"inner.choice.never"}
+    proof = mx.verify(tmp_path / "net.onnx", net, inputs=X).proof
+    assert proof is not None
+    assert not proof.counts[mx.Verdict.CONTRADICTED]
+
+
 def test_a_checkpoint_that_hides_its_modules(tmp_path: Path) -> None:
     """With gradients on, as plain torch.onnx.export runs, dynamo credits everything to the root."""
     net = nets.perturbed(nets.Checkpointed())

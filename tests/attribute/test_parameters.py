@@ -38,6 +38,16 @@ def test_other_counts_of_readers_belong_to_all_calls() -> None:
     assert set(owners(claim_parameter_readers(TWICE, three.nodes, "s")).values()) == {("a", "a#1")}
 
 
+def test_readers_are_paired_with_calls_parameter_by_parameter() -> None:
+    """A body that runs twice reads the weight once and the bias once."""
+    once = graph(node("MatMul", "x a.weight", "h"), node("Add", "h a.bias", "y"))
+    assert owners(claim_parameter_readers(TWICE, once.nodes, "s")) == {"h": ("a", "a#1"), "y": ("a", "a#1")}
+    halves = (node("MatMul", "y a.weight", "k"), node("Add", "k a.bias", "z"))
+    twice = graph(node("MatMul", "x a.weight", "h"), node("Add", "h a.bias", "y"), *halves)
+    found = owners(claim_parameter_readers(TWICE, twice.nodes, "s"))
+    assert found == {"h": ("a",), "y": ("a",), "k": ("a#1",), "z": ("a#1",)}
+
+
 def test_a_module_that_was_not_seen_running_owns_what_reads_its_weight() -> None:
     silent = tree({"": "Net", "a": "Linear"}, "")
     assert owners(claim_parameter_readers(silent, graph(node("MatMul", "x a.weight", "y")).nodes, "s")) == {"y": ("a",)}

@@ -397,3 +397,11 @@ def test_operators_inside_of_a_branch_are_issued_by_the_module_that_is_open() ->
     assert str(ops["aten.linear.default"].call) == "yes"
     assert ops["aten.relu.default"].call == ops["cond"].call
     assert set(ops["aten.relu.default"].makes) <= set(ops["cond"].reads)
+
+
+def test_what_a_scan_takes_apart_depends_on_the_inputs() -> None:
+    """Elements of what it runs over are made outside of all operators that are seen."""
+    seen = watched(nets.GatedScan(), torch.linspace(-1, 1, 24).reshape(3, 2, 4))
+    sums = [op for op in seen.run.ops if op.name.startswith("aten.add") and op.call.path == "cell"]
+    assert len(sums) == 2 * 3
+    assert all(seen.run.computed.issuperset(op.reads) for op in sums)

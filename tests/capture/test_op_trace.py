@@ -89,10 +89,13 @@ def test_what_is_mapped_over_a_batch_is_issued_where_it_is_called() -> None:
     assert {call for name, call in issued(trace) if name in ("mm", "addmm", "bmm")} == {"lin"}
 
 
-def test_control_flow_is_one_operator() -> None:
+def test_control_flow_is_one_operator_made_of_those_in_the_branch() -> None:
     net = nets.Branching()
     trace = traced(net, X - 1)
-    assert [op.name for op in trace.ops] == ["aten::sum", "aten::gt", "higher_order::cond"]
+    *before, inside, last = trace.ops
+    assert [op.name for op in before] == ["aten::sum", "aten::gt"]
+    assert (str(inside.call), last.name) == ("no", "higher_order::cond")
+    assert set(inside.outputs) <= set(last.inputs)
     (made,) = trace.ops[-1].outputs
     assert same_content(trace.values[made], fingerprint_tensor(net.no(X - 1)), _TIGHT)
 

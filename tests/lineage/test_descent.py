@@ -53,6 +53,41 @@ class TestWhatToolsDo:
         assert not found.initializers
         assert not found.stands_for
 
+    @pytest.mark.parametrize("product", ["MatMul", "MatMulNBits"])
+    def test_the_first_of_two_views_is_left(self, product: str) -> None:
+        """The second one had a constant shape; what is left has that of the first, and others read it."""
+        before = graph(
+            node("Add", "x z", "a"),
+            node("Pow", "a a", "p"),
+            node("Sqrt", "p", "q"),
+            node("Div", "a q", "d"),
+            node("Mul", "d scale", "r"),
+            node("Shape", "r", "s"),
+            node("Gather", "s axis", "g"),
+            node("Reshape", "r g", "v"),
+            node("Reshape", "v shape", "w"),
+            node("MatMul", "w weight", "m"),
+            node("Shape", "v", "t"),
+            node("Reshape", "m t", "y"),
+            inputs="x z",
+            weights=["weight", "axis", "shape", "scale"],
+        )
+        after = graph(
+            node("SkipNorm", "x z scale", "r0", domain="com.microsoft"),
+            node("Shape", "r0", "s0"),
+            node("Gather", "s0 axis", "g0"),
+            node("Reshape", "r0 g0", "v0"),
+            node(product, "v0 weight", "m0", domain="" if product == "MatMul" else "com.microsoft"),
+            node("Shape", "v0", "t0"),
+            node("Reshape", "m0 t0", "y"),
+            inputs="x z",
+            weights=["weight", "axis", "scale"],
+        )
+        found = links(before, after)
+        sources = {key: origins for key, (_, origins) in found.items()}
+        assert sources["v0"] in ({"v"}, {"v", "w"})
+        assert {key: sources[key] for key in ("s0", "g0", "t0")} == {"s0": {"s"}, "g0": {"g"}, "t0": {"t"}}
+
     def test_other_names(self) -> None:
         after = graph(
             node("MatMul", "x w1", "t0"),

@@ -90,6 +90,56 @@ class Branching(nn.Module):
         return torch.cond(x.sum() > 0, lambda x: self.yes(x) + 1, self.no, (x,))
 
 
+class Gated(nn.Module):
+    """Works itself between two calls of modules that have no weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.gate = nn.Sequential(nn.Sigmoid(), nn.Tanh())
+
+    def forward(self, state: Tensor, item: Tensor) -> Tensor:
+        return self.gate(self.linear(state) + item) * 2.0 + item
+
+
+class GatedScan(nn.Module):
+    """A scan whose body calls a module that calls modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = Gated()
+
+    def forward(self, x: Tensor) -> Tensor:
+        from torch._higher_order_ops.scan import scan
+
+        def step(state: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
+            state = self.cell(state, item)
+            return state, state * 3.0
+
+        return scan(step, x[0] * 0.5, x)[1]
+
+
+class GatedBranch(nn.Module):
+    """A branch that calls a module that calls modules, run twice; the other one calls what never runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.ModuleDict({"choice": _Choice()})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner["choice"](torch.tanh(self.inner["choice"](x)))
+
+
+class _Choice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = Gated()
+        self.never = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > -1e9, lambda x: self.cell(x, x) - 1.0, self.never, (x,))
+
+
 class EqualWeights(nn.Module):
     """Norms that are all alike at initialization: TorchScript keeps one copy of their weights."""
 

@@ -15,7 +15,7 @@ from tests.support.proof_stories import WIDTH, Story, dags, numbers
 
 from modelexport.graph.index import index_model
 from modelexport.graph.sample import sample
-from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.results.verification import Fault, NodeProof, Verdict
 from modelexport.verify.attribution import AttributionProver
 from modelexport.verify.evidence import SeenValues
@@ -36,21 +36,22 @@ def judged(
     story: Story,
     trouble: str = "",
     drawing: Collection[str] = (),
-    constants: Mapping[str, np.ndarray] | None = None,
+    hierarchy: Hierarchy | None = None,
+    /,
     **seen: np.ndarray,
 ) -> dict[str, NodeProof]:
-    """By node. Values of the graph are those of the run with the same names, and what is `seen`.
+    """By node. Values and constants of the graph are those of the run with the same names, and what is `seen`.
 
     tags  the owners of each node, `.` for the root, blanks between several
     """
     graph = index_model(proto)
-    record = provenance(proto, NET, {key: text.replace(".", "", text == ".").split(" ") for key, text in tags.items()})
+    owners = {key: text.replace(".", "", text == ".").split(" ") for key, text in tags.items()}
+    record = provenance(proto, hierarchy or NET, owners)
     names = {*graph.inputs, *graph.producers}
-    arrays = {name: array for name, array in {**story.arrays, **seen}.items() if name in names}
-    samples = {name: sample(array) for name, array in arrays.items()}
-    values = SeenValues(graph, samples, drawing=drawing)
-    held = {name: sample(array) for name, array in (constants or {}).items()}
-    prover = AttributionProver(values, record, story.sources, trouble, held)
+    held = {name: sample(array) for name, array in {**story.arrays, **seen}.items()}
+    values = SeenValues(graph, {name: held[name] for name in held if name in names}, drawing=drawing)
+    constants = {name: held[name] for name in held if name in graph.consumers and name not in names}
+    prover = AttributionProver(values, record, story.sources, trouble, constants)
     return {found.key: found for found in prover.prove().nodes}
 
 
@@ -371,8 +372,8 @@ def test_who_computed_what_was_folded_into_a_constant_is_not_missed() -> None:
     """A mask made of sizes: whoever multiplies by it does not do the work of the module that made the mask."""
     story = Story(x=X).op("a", "x", h=H).op("b", "x h", g=G).op("c", "g", y=Y)
     proto = model(node("Mul", "x w", "g"), node("Tan", "g", "y"))
-    assert judged(proto, {"g": "b", "y": "c"}, story, constants={"w": H})["g"].verdict is PROVED
-    found = judged(proto, {"g": "b", "y": "c"}, story, constants={"w": P})
+    assert judged(proto, {"g": "b", "y": "c"}, story, w=H)["g"].verdict is PROVED
+    found = judged(proto, {"g": "b", "y": "c"}, story, w=P)
     assert answer(found["g"]) == (CONTRADICTED, "does the work of a module that is not named", "a b")
 
 
@@ -424,11 +425,10 @@ def test_what_a_zero_bias_left_over_is_its_modules_part() -> None:
     weight, bias = numbers(7), np.zeros(WIDTH, np.float32)
     story = Story(x=X).holds(w=weight, bias=bias).op("a", "x w bias", h=H).op("b", "h", g=G).op("c", "g", y=Y)
     proto = model(node("MatMul", "x w", "h"), node("BiasGelu", "h bias", "g"), node("Tan", "g", "y"))
-    constants = {"w": weight, "bias": bias}
-    verdict = judged(proto, {"h": "a", "g": "a b", "y": "c"}, story, constants=constants)["g"].verdict
+    verdict = judged(proto, {"h": "a", "g": "a b", "y": "c"}, story)["g"].verdict
     assert verdict is PROVED
     whole = model(node("Gemm", "x w bias", "h"), node("BiasGelu", "h bias", "g"), node("Tan", "g", "y"))
-    found = judged(whole, {"h": "a", "g": "a b", "y": "c"}, story, constants=constants)["g"]
+    found = judged(whole, {"h": "a", "g": "a b", "y": "c"}, story)["g"]
     assert answer(found) == (CONTRADICTED, "credited to a module that had no part in it", "b")
 
 
@@ -584,6 +584,33 @@ def test_what_is_in_a_body_belongs_to_the_module_that_runs_it_or_to_one_inside(o
     assert inner.verdict is NOT_PROVABLE
 
 
+def test_a_module_that_never_ran_is_inside_by_its_path() -> None:
+    """What the other branch calls, of a body that the second call of its module runs."""
+    twice = tree(
+        {"": "Net", "a": "Block", "a.fc": "Linear", "a.never": "Linear", "b": "Block"}, "", "a", "a", "a.fc", "b"
+    )
+    story = Story(h=H, yes=np.array(True)).op("a.fc", "h", s=P).op("a#1", "s", t=G).op("b", "t", y=Y)
+    tags = {**TAGS, "z": "a#1", "z|then_branch|t": "a#1", "z|else_branch|u": "a.never"}
+    found = judged(CHOSEN, tags, story, "", (), twice, z=G, **TAKEN)
+    assert found["z|else_branch|u"].verdict is NOT_PROVABLE
+
+
+NESTED = model(
+    node("If", "yes", "z", then_branch=body(node("If", "yes", "i", then_branch=INSIDE), outputs="i")),
+    *(node("Neg", "z", "y"),),
+    inputs="h yes",
+)
+
+
+def test_a_body_inside_of_a_body_is_nobodys_who_calls_the_module_that_runs_the_outer_one() -> None:
+    inner, inside = "z|then_branch|i", "z|then_branch|i|then_branch|"
+    seen = {"z": G, inner: G, f"{inside}s": P, f"{inside}t": G}
+    tags = {"z": "a", inner: "a", f"{inside}s": "a.fc", f"{inside}t": "a", "y": "b"}
+    assert judged(NESTED, tags, CHOICE, "", (), None, **seen)[inner].verdict is PROVED
+    for owners in (".", "a .", "b"):
+        assert judged(NESTED, {**tags, inner: owners}, CHOICE, "", (), None, **seen)[inner].verdict is CONTRADICTED
+
+
 STEP = body(node("Sin", "state", "s"), node("Identity", "go", "again"), inputs="i go state", outputs="again s")
 LOOPED = model(node("Loop", "n yes x", "y", body=STEP), inputs="x n yes")
 ROUNDS = [numbers(seed) for seed in range(20, 23)]
@@ -630,7 +657,7 @@ def test_what_is_made_from_random_numbers_is_not_provable() -> None:
     """Whatever it holds this time."""
     proto = model(node("Sin", "x", "h"), node("RandomNormalLike", "h", "g"), node("Add", "g x", "y"))
     for tags in ({"h": "a", "g": "b", "y": "c"}, {"h": "a", "g": "c", "y": "b"}):
-        found = judged(proto, tags, RUN, drawing={"g"})
+        found = judged(proto, tags, RUN, "", {"g"})
         assert verdicts(found) == {"h": PROVED, "g": NOT_PROVABLE, "y": NOT_PROVABLE}
         assert answer(found["y"]).reason == "depends on random numbers"
 

@@ -12,8 +12,7 @@ from tests.support.proof_stories import dags
 
 from modelexport.graph.index import Graph, Node, index_model
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.verify.attribution import nearest_proved_above, nearest_proved_below
-from modelexport.verify.evidence import Frontier
+from modelexport.verify.evidence import Frontier, nearest_proved_above, nearest_proved_below
 
 Step = Callable[[Node], Iterable[Node]]
 

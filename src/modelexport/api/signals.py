@@ -109,7 +109,7 @@ def _probe_run(run: TracedRun, file: ModelFile, options: SignalOptions) -> Probe
 
 
 def _record_values(file: ModelFile, run: TracedRun, probed: ProbedRun, options: SignalOptions) -> GraphValues:
-    from modelexport.capture.onnxruntime.piecewise import fingerprint_values, fingerprint_weights
+    from modelexport.capture.onnxruntime.graph_values import fingerprint_values, fingerprint_weights
     from modelexport.capture.onnxruntime.session import bind_inputs
 
     weights = fingerprint_weights(file, "")
@@ -125,7 +125,7 @@ def _record_values(file: ModelFile, run: TracedRun, probed: ProbedRun, options: 
     values = fingerprint_values(restored.file, {**feed, **restored.feed})
     originals = {name: fingerprint(array) for name, array in restored.weights.items()}
     prints = {name: print_ for name, print_ in values.prints.items() if name not in restored.feed}
-    return GraphValues(prints | originals, values.failure, restored.parts)
+    return GraphValues(prints | originals, values.failure, restored.parts, values.inside)
 
 
 def _restore_weights(file: ModelFile, run: TracedRun, trace: Trace, weights: GraphValues) -> RestoredModel:
@@ -150,9 +150,8 @@ def _trusted_values(values: GraphValues, graph: Graph, common: ValueOverlap) -> 
     if values.failure or common.computes_the_same:
         return values
     weights = {name: print_ for name, print_ in values.prints.items() if name in graph.initializers}
-    return replace(
-        values, prints=weights, failure=f"the graph computes other values than the model: {common} were found"
-    )
+    failure = f"the graph computes other values than the model: {common} were found"
+    return replace(values, prints=weights, failure=failure, inside={})
 
 
 def _with_fx(signals: Signals, captures: Mapping[str, FxCapture]) -> Signals:

@@ -13,7 +13,7 @@ Content. A file that was renamed throughout still has the model's weights (`clai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from modelexport.attribute.matched_values import ValueIndex, data_values
@@ -158,11 +158,25 @@ def claim_parameter_readers(hierarchy: Hierarchy, nodes: Iterable[Node], strateg
     for path, readers in by_module.items():
         calls = hierarchy.calls_of(path) or (ModuleCall(path),)
         evidence = (Evidence(EvidenceKind.PARAMETER, "reads", path),)
-        # One reader for each call, in the order of the calls; otherwise nothing tells the calls apart.
-        paired = [(call,) for call in calls] if len(readers) == len(calls) else [calls] * len(readers)
-        for node, owners in zip(readers, paired, strict=True):
+        for node, owners in _pair_readers(readers, calls, hierarchy):
             claims[node.key] = Claim(owners, Confidence.STRONG, evidence, strategy)
     return claims
+
+
+def _pair_readers(
+    readers: Sequence[Node], calls: Sequence[ModuleCall], hierarchy: Hierarchy
+) -> Iterator[tuple[Node, tuple[ModuleCall, ...]]]:
+    """Readers of one module's parameters, each with its call, if a parameter has one reader for each, in their order.
+
+    Else nothing tells the calls apart. A body that runs twice has one reader of the weight and one of the bias: each
+    is in both calls.
+    """
+    by_parameter: dict[tuple[str, ...], list[Node]] = {}
+    for node in readers:
+        by_parameter.setdefault(tuple(_parameters_of(node, hierarchy)), []).append(node)
+    for alike in by_parameter.values():
+        paired = [(call,) for call in calls] if len(alike) == len(calls) else [tuple(calls)] * len(alike)
+        yield from zip(alike, paired, strict=True)
 
 
 def claim_named_initializers(graph: Graph, hierarchy: Hierarchy, strategy: str) -> dict[str, Claim]:
@@ -231,10 +245,15 @@ def _add_owners(
 
 
 def _parameter_holders(node: Node, hierarchy: Hierarchy) -> set[str]:
+    return {path for name in _parameters_of(node, hierarchy) for path in hierarchy.tensor_owners[name]}
+
+
+def _parameters_of(node: Node, hierarchy: Hierarchy) -> list[str]:
+    """The names of the parameters that a node reads or, if it bears the name of some, of those."""
     # A copy of a de-duplicated weight reads one parameter and bears the name of another: the name counts.
-    named = [value for value in node.outputs if _local_name(value) in hierarchy.tensor_owners]
-    values = named or node.inputs
-    return {path for value in values for path in hierarchy.tensor_owners.get(_local_name(value), ())}
+    made, read = ([_local_name(value) for value in values] for values in (node.outputs, node.inputs))
+    known = hierarchy.tensor_owners
+    return [name for name in made if name in known] or [name for name in read if name in known]
 
 
 def _local_name(value: str) -> str:

@@ -267,10 +267,11 @@ def _remarks(provenance: Provenance, signals: Signals, strategies: tuple[Strateg
 def find_guesses(graph: Graph, claims: Mapping[str, Claim]) -> frozenset[str]:
     """Keys of nodes that work on data, and of which only their neighbours tell whose they are.
 
-    Constants and arithmetic on shapes belong to those that read them, and need no other witness. Bodies go with the
-    node that runs them.
+    Constants and arithmetic on shapes belong to those that read them, and need no other witness. What is in functions
+    goes with the nodes that call them.
     """
-    working = (node.key for node in graph.members.get(MAIN, ()) if node.key in graph.computed)
+    nodes = (node for node in graph.nodes if node.graph == MAIN or node.graph in graph.body_owner)
+    working = (node.key for node in nodes if node.key in graph.computed)
     return frozenset(key for key in working if key in claims and _is_guess(claims[key]))
 
 
@@ -289,9 +290,20 @@ def _replace_guesses(
     guesses = find_guesses(case.graph, claims.nodes)
     settled = {key: shown.nodes[key] for key in guesses if key in shown.nodes}
     settled = {key: replace(claim, strategy=strategy.name) for key, claim in settled.items() if _shows_module(claim)}
+    settled = {
+        key: claim for key, claim in settled.items() if _is_inside(key, claim, {**claims.nodes, **settled}, case)
+    }
     known = {key: claim for key, claim in claims.nodes.items() if not _is_guess(claim)} | settled
     nodes = known | dataflow.claim_by_dataflow(case.graph, case.hierarchy, known, strategy.name)
     return GraphClaims(nodes, claims.initializers)
+
+
+def _is_inside(key: str, claim: Claim, claims: Mapping[str, Claim], case: AttributionInput) -> bool:
+    """Whether the owners of a node in a body ran inside of the call that runs the body."""
+    holder = next(case.graph.enclosing_nodes(case.graph.by_key[key]), None)
+    if holder is None or holder.key not in claims:
+        return True
+    return all(case.hierarchy.ran_inside(owner, claims[holder.key].owners) for owner in claim.owners)
 
 
 def _shows_module(claim: Claim) -> bool:

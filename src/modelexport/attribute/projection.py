@@ -30,6 +30,7 @@ from modelexport.attribute.anchor_regions import (
     find_value_anchors,
     find_weight_anchors,
 )
+from modelexport.attribute.body_values import claim_bodies_by_value
 from modelexport.attribute.matched_values import MatchedRun, ValueIndex, match_values
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.related import ValueOverlap, value_overlap
@@ -204,7 +205,8 @@ def project(graph: Graph, hierarchy: Hierarchy, trace: Trace, values: GraphValue
     }
     between = regions.claims()
     certain = {key: claim for key, claim in between.items() if claim.confidence > Confidence.INFERRED}
-    claims = {**between, **_claim_by_order(matched, anchors, regions, values, strategy), **certain, **firm}
+    bodies = claim_bodies_by_value(matched, values, strategy)
+    claims = {**between, **_claim_by_order(matched, anchors, regions, values, strategy), **certain, **firm, **bodies}
     if not values.failure:
         return claims
     lower = {key: Confidence(max(claim.confidence - 1, Confidence.INFERRED)) for key, claim in claims.items()}

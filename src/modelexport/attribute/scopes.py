@@ -80,10 +80,19 @@ def fx_node(node: Node) -> str:
 
 def _scope(node: Node) -> tuple[str | None, str]:
     """The innermost module path and the FX node that a node's metadata names."""
-    text = node.metadata.get(SCOPES_KEY)
-    names = parse_list(text) if text else ()
+    names = _scope_names(node)
     # The last name is the operator. Alone, it says that no module was open.
     return (names[-2], names[-1]) if len(names) > 1 else (None, "")
+
+
+def _fx_name(node: Node) -> str:
+    """The FX node of a node, whether a module is named or not."""
+    return (_scope_names(node) or ("",))[-1]
+
+
+def _scope_names(node: Node) -> tuple[str, ...]:
+    text = node.metadata.get(SCOPES_KEY)
+    return parse_list(text) if text else ()
 
 
 @lru_cache(maxsize=4096)  # an FX node becomes several ONNX nodes with one text
@@ -95,6 +104,31 @@ def parse_list(text: str) -> tuple[str, ...]:
         # All of them are ways of `literal_eval` to say that this is no literal.
         return ()
     return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
+def claim_same_fx_nodes(graph: Graph, known: Mapping[str, Claim], strategy: str) -> dict[str, Claim]:
+    """Claims for nodes that torch made of the same FX node as a node in `known`: what was one operator has one issuer.
+
+    Inside of bodies torch names no modules, and still says of which FX node it made a node:
+
+        Transpose (reads y.weight)  linear      MatMul  linear      Add (reads y.bias)  linear      all are y's
+    """
+    issuers: dict[tuple[str, str], set[_Calls]] = {}
+    unknown: dict[str, tuple[str, str]] = {}
+    for node in graph.nodes:
+        if name := _fx_name(node):
+            claim = known.get(node.key)
+            if claim is None:
+                unknown[node.key] = (node.graph, name)
+            else:
+                issuers.setdefault((node.graph, name), set()).add(claim.owners)
+    evidence = (Evidence(EvidenceKind.FX, "dynamo", "same operator"),)
+    agreed = {made_of: next(iter(owners)) for made_of, owners in issuers.items() if len(owners) == 1}
+    return {
+        key: Claim(agreed[made_of], Confidence.STRONG, evidence, strategy)
+        for key, made_of in unknown.items()
+        if made_of in agreed
+    }
 
 
 def _claim_dynamo(calls: _Calls, confidence: Confidence, detail: str, strategy: str) -> Claim:

@@ -27,6 +27,7 @@ from modelexport.attribute.matched_values import MatchedRun, find_weight_uses
 from modelexport.attribute.projection import project
 from modelexport.attribute.scopes import (
     claim_dynamo_scopes,
+    claim_same_fx_nodes,
     claim_torchscript_scopes,
     dynamo_calls,
     fx_node,
@@ -95,6 +96,7 @@ def enhanced_semantic(graph: Graph, hierarchy: Hierarchy, signals: Signals) -> G
     nodes = named | mend_lost_scopes(graph, hierarchy, named, ENHANCED_SEMANTIC)
     unnamed = [node for node in graph.nodes if node.key not in nodes]
     nodes |= dataflow.claim_parameter_readers(hierarchy, unnamed, ENHANCED_SEMANTIC)
+    nodes |= claim_same_fx_nodes(graph, nodes, ENHANCED_SEMANTIC)
     return _complete_by_dataflow(graph, hierarchy, nodes, ENHANCED_SEMANTIC)
 
 

@@ -187,6 +187,11 @@ class _ValueNumbers:
         self.ops.append(IssuedOp(writer.name, writer.call, (number, *writer.reads), (new,)))
         return new
 
+    def meet(self, tensor: torch.Tensor, *, computed: bool) -> None:
+        """A tensor that no operator was seen to make gets a number; one that has a number keeps it."""
+        if self._numbers.get(tensor) is None:  # type: ignore[no-untyped-call]
+            self.add(tensor, computed=computed)
+
     def number_below(self, number: int, limit: int) -> int | None:
         """What a tensor held when there were fewer values than `limit`, if it was there; `number` is what it holds."""
         now: int | None = number
@@ -296,7 +301,8 @@ class _OperatorWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         reads = tuple(self._values.number(tensor) for tensor in _plain_tensors((*args, *kwargs.values())))
         inside = len(self._values.ops)
         if isinstance(func, HigherOrderOperator):
-            args = tuple(self._watch_function(argument) if callable(argument) else argument for argument in args)
+            computed = not self._values.computed.isdisjoint(reads)
+            args = tuple(self._watch_function(given, computed) if callable(given) else given for given in args)
         result = func(*args, **kwargs)
         # What functions inside of a cond or scan made is what it is made of.
         reads += tuple(number for op in self._values.ops[inside:] for number in op.makes)
@@ -316,10 +322,16 @@ class _OperatorWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._values.note_write(tensor, op)
         return result
 
-    def _watch_function(self, function: Callable[..., object]) -> Callable[..., object]:
-        """A function that is given to an operator such as cond: torch runs it outside of the mode."""
+    def _watch_function(self, function: Callable[..., object], computed: bool) -> Callable[..., object]:
+        """A function that is given to an operator such as cond: torch runs it outside of the mode.
+
+        computed  what the operator reads depends on the inputs: so does what it makes of that for the function, as a
+                  scan takes one element after the other
+        """
 
         def run(*args: object, **kwargs: object) -> object:
+            for tensor in _plain_tensors((*args, *kwargs.values())):
+                self._values.meet(tensor, computed=computed)
             with self:
                 return function(*args, **kwargs)
 

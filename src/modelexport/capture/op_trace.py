@@ -164,7 +164,12 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         # An operator may write into what it reads: its inputs are numbered before it runs.
         reads = tuple(self._values.number(tensor) for tensor in tensors_in((args, kwargs)))
+        inside = len(self._ops)
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            args = tuple(self._watch_function(given) if callable(given) else given for given in args)
         result = func(*args, **kwargs)
+        # What functions inside of a cond or scan made is what it is made of.
+        reads += tuple(number for op in self._ops[inside:] for number in op.outputs)
         call = self._current() if threading.get_ident() == self._thread else None
         written = _written_tensors(func, args, kwargs)
         changed = {id(tensor): tensor for tensor in [*tensors_in(result), *written]}
@@ -176,6 +181,15 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             name = f"higher_order::{func}" if is_control_flow else str(func._schema.name)
             self._ops.append(TracedOp(name, call, reads, tuple(makes), self._functions.current))
         return result
+
+    def _watch_function(self, function: Callable[..., object]) -> Callable[..., object]:
+        """A function that is given to an operator such as cond: torch runs it outside of the mode."""
+
+        def run(*args: object, **kwargs: object) -> object:
+            with self:
+                return function(*args, **kwargs)
+
+        return run
 
 
 class _CalledFunctions(TorchFunctionMode):

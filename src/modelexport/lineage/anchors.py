@@ -203,7 +203,7 @@ def pair_inputs(node: Node, origin: Node, anchors: Anchors, find_work: FindWork)
     elif node.op_type == origin.op_type:
         for class_after, class_before in zip(anchors.after.inputs(node), anchors.before.inputs(origin), strict=False):
             if class_before not in anchors.before.constants:
-                yield InputPair(class_after, class_before)
+                yield _pair_views(class_after, class_before, anchors)
     elif len(read) >= len(origin_read):
         # Another operator of the same family: data comes first in all of them, and in the same order.
         reads_more = len(read) > len(origin_read)
@@ -212,6 +212,24 @@ def pair_inputs(node: Node, origin: Node, anchors: Anchors, find_work: FindWork)
             if not (reads_more and len(anchors.before.content_above(class_before)) > 1):
                 yield from _pair_like_inputs(node, class_after, class_before, anchors)
         yield from _pair_above_joints(node, origin_read, anchors, find_work) if reads_more else ()
+
+
+def _pair_views(class_after: int, class_before: int, anchors: Anchors) -> InputPair:
+    """The same input of two nodes. Of two views before, one behind the other, a tool may have left the first alone:
+
+    before    x ──► Reshape(sizes of x) ──► v ──► Reshape(constant) ──► w ──► MatMul      others read v
+    after     x ──► Reshape(sizes of x) ──► z ─────────────────────────────► MatMul      others read z: it is v
+    """
+    view = anchors.after.producers.get(class_after)
+    last = anchors.before.producers.get(class_before)
+    first = None if last is None or not is_view(last) else anchors.before.producers.get(anchors.before.inputs(last)[0])
+    if view is None or last is None or first is None or not view.op_type == last.op_type == first.op_type:
+        return InputPair(class_after, class_before)
+    computed = len(anchors.after.data_inputs(view))
+    of_last, of_first = len(anchors.before.data_inputs(last)), len(anchors.before.data_inputs(first))
+    if computed == of_first != of_last:
+        return InputPair(class_after, anchors.before.result(first), (last,))
+    return InputPair(class_after, class_before)
 
 
 def _pair_above_joints(
@@ -318,8 +336,9 @@ def _pair_like_inputs(reader: Node, class_after: int, class_before: int, anchors
     """Two values that different operators read: one of these may do what the other's neighbours did."""
     producer, origin = anchors.after.producers.get(class_after), anchors.before.producers.get(class_before)
     same = None if producer is None else _find_above(class_after, producer, class_before, anchors)
-    if producer is None or origin is None:
-        yield InputPair(class_after, class_before)
+    views = _pair_views(class_after, class_before, anchors)
+    if producer is None or origin is None or views.skipped:
+        yield views
     elif same is not None:
         yield same if _has_absorbed(reader, producer, same, anchors) else InputPair(class_after, class_before)
     elif _is_left_to_reader(producer, origin, anchors):

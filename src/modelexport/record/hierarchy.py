@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
@@ -176,6 +176,13 @@ class Hierarchy:
         if call in self.stacks or call.path == ROOT:
             return self.stacks.get(call, (call,))
         return (*map(ModuleCall, lineage_of(parent_path(call.path))), call)
+
+    def ran_inside(self, call: ModuleCall, around: Collection[ModuleCall]) -> bool:
+        """Whether a call was made inside of one of these, or is one; of a module that never ran, by path."""
+        if call in self.stacks:
+            return any(outer in around for outer in self.stacks[call])
+        paths = {outer.path for outer in around}
+        return any(outer.path in paths for outer in self.stack(call))
 
     def common_ancestor(self, calls: Iterable[ModuleCall]) -> ModuleCall | None:
         # Nearly every node has one owner, and a record may hold thousands of them.

@@ -99,11 +99,13 @@ class GraphValues:
 
     failure  why ONNX Runtime did not run the graph, or not all of it; initializers are there all the same
     parts    of initializers that hold several parameters, or a part of one; also where they are quantized
+    inside   of values in bodies and functions: what they hold each time that these run
     """
 
     prints: Mapping[str, Fingerprint]
     failure: str = ""
     parts: Mapping[str, tuple[WeightPart, ...]] = field(default_factory=dict)
+    inside: Mapping[str, tuple[Fingerprint, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

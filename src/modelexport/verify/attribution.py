@@ -14,13 +14,13 @@ leads to the operator's result, so the nearest proved nodes tell whose it is (a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import cached_property
 from types import MappingProxyType
 
 from modelexport.graph.algorithms import backward_slice
-from modelexport.graph.index import MAIN, Graph, Node
+from modelexport.graph.index import MAIN, Node
 from modelexport.graph.protos import NCHWC
 from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
@@ -28,10 +28,17 @@ from modelexport.record.provenance import Attribution, Provenance
 from modelexport.record.results.verification import AttributionProof, Fault, NodeProof, ShownBy, Verdict
 from modelexport.record.signals import IssuedOp
 from modelexport.verify.contributors import Contributors
-from modelexport.verify.evidence import NOT_RUN, Frontier, NodeEvidence, SeenValues, examine
+from modelexport.verify.evidence import (
+    NOT_RUN,
+    Frontier,
+    NodeEvidence,
+    SeenValues,
+    examine,
+    nearest_proved_above,
+    nearest_proved_below,
+)
 from modelexport.verify.witness import OperatorSources
 
-_Proved = Mapping[str, Frontier]
 _Judgement = tuple[Verdict, str, Frontier]
 
 _INSIDE = "lies inside the work of another module"
@@ -45,36 +52,6 @@ _REORDERS = ("ReorderInput", "ReorderOutput")
 _SHOWN_BY = {Verdict.PROVED: ShownBy.VALUE, Verdict.ENCLOSED: ShownBy.BETWEEN}
 # Stands for "several modules made the same": a landmark that does not tell whose work is around it.
 _SEVERAL: Frontier = frozenset({ModuleCall("", -1)})
-
-
-def nearest_proved_below(
-    graph: Graph, proved: _Proved, passable: Collection[str] | None = None
-) -> Mapping[str, Frontier]:
-    """By node key: the calls of the first proved nodes on every way down from it.
-
-    passable  keys of the nodes that ways lead over; all if not given
-    """
-    if passable is None:
-        return _frontiers(reversed(graph.running_order), graph.successors, proved)
-
-    def go_down(node: Node) -> Iterable[Node]:
-        return (near for near in graph.successors(node) if near.key in passable)
-
-    return _frontiers(reversed(graph.running_order), go_down, proved)
-
-
-def nearest_proved_above(graph: Graph, proved: _Proved) -> Mapping[str, Frontier]:
-    return _frontiers(graph.nodes, graph.predecessors, proved)
-
-
-def _frontiers(
-    nodes: Iterable[Node], neighbours: Callable[[Node], Iterable[Node]], proved: _Proved
-) -> Mapping[str, Frontier]:
-    frontiers: dict[str, Frontier] = {}
-    for node in nodes:
-        reached = (proved.get(near.key) or frontiers.get(near.key, _NOBODY) for near in neighbours(node))
-        frontiers[node.key] = _NOBODY.union(*reached)
-    return frontiers
 
 
 class AttributionProver:
@@ -243,7 +220,10 @@ class AttributionProver:
         """Of a node that runs a body: its owners in whose calls its value was issued. It does all their work."""
         if node.function not in self._graph.body_outputs and node.key not in self._graph.subgraphs:
             return _NOBODY
-        return owners & {caller for call in issuers for caller in self._provenance.hierarchy.stack(call)}
+        hierarchy, outer = self._provenance.hierarchy, self._owners_of_body(node)
+        callers = owners & {caller for call in issuers for caller in hierarchy.stack(call)}
+        # A body inside of a body is nobody's who calls the module that runs the outer one.
+        return frozenset(caller for caller in callers if not outer or hierarchy.ran_inside(caller, outer))
 
     def _is_hooks_work(self, owners: Frontier, issuers: Frontier) -> bool:
         """Whether one of them called the other, which has hooks."""
@@ -343,7 +323,7 @@ class AttributionProver:
     def _judge_by_neighbours(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
         """By the nearest proved nodes above and below, where the node's own values do not decide."""
         around = self._owners_of_body(node)
-        if around and not any(around.intersection(self._provenance.hierarchy.stack(owner)) for owner in owners):
+        if around and not any(self._provenance.hierarchy.ran_inside(owner, around) for owner in owners):
             return Verdict.CONTRADICTED, "inside a body that another module runs", around
         if node.key in self._returned or evidence.silence == NOT_RUN:
             return Verdict.NOT_PROVABLE, evidence.silence or "leads out of its function", _NOBODY

@@ -9,7 +9,7 @@ Inside of the body of a Loop or a function, a node makes a value in each round: 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -148,6 +148,36 @@ def with_successors(graph: Graph, keys: Collection[str]) -> frozenset[str]:
         if any(before.key in dependent for before in graph.predecessors(node)):
             dependent.add(node.key)
     return frozenset(dependent)
+
+
+def nearest_proved_below(
+    graph: Graph, proved: Mapping[str, Frontier], passable: Collection[str] | None = None
+) -> Mapping[str, Frontier]:
+    """By node key: the calls of the first proved nodes on every way down from it.
+
+    passable  keys of the nodes that ways lead over; all if not given
+    """
+    if passable is None:
+        return _frontiers(reversed(graph.running_order), graph.successors, proved)
+
+    def go_down(node: Node) -> Iterable[Node]:
+        return (near for near in graph.successors(node) if near.key in passable)
+
+    return _frontiers(reversed(graph.running_order), go_down, proved)
+
+
+def nearest_proved_above(graph: Graph, proved: Mapping[str, Frontier]) -> Mapping[str, Frontier]:
+    return _frontiers(graph.nodes, graph.predecessors, proved)
+
+
+def _frontiers(
+    nodes: Iterable[Node], neighbours: Callable[[Node], Iterable[Node]], proved: Mapping[str, Frontier]
+) -> Mapping[str, Frontier]:
+    frontiers: dict[str, Frontier] = {}
+    for node in nodes:
+        reached = (proved.get(near.key) or frontiers.get(near.key, _NOBODY) for near in neighbours(node))
+        frontiers[node.key] = _NOBODY.union(*reached)
+    return frontiers
 
 
 def examine(node: Node, values: SeenValues, sources: OperatorSources) -> NodeEvidence:

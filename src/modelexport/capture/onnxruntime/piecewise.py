@@ -12,8 +12,6 @@ memory is bounded by the values that are alive and what one piece makes.
 Weights are fed like inputs, from where they lie, so that no piece has a copy of its own. Nothing is optimized: a graph
 runs as it is, node by node. One that ONNX Runtime has optimized before is run just so; values in its NCHWc layout are
 seen in the usual one (graph/nchwc.py), and how long a block is on this machine is asked of ONNX Runtime here.
-
-`fingerprint_values` is one such run with a fingerprint of every value kept.
 """
 
 from __future__ import annotations
@@ -34,18 +32,15 @@ from modelexport.errors import ExtraMissing, RuntimeFailed
 from modelexport.graph.file.reading import (
     ModelFile,
     initializer_array,
-    initializer_arrays,
     is_data_outside,
     is_numpy_type,
     tensor_with_data,
 )
-from modelexport.graph.fingerprint import fingerprint
 from modelexport.graph.index import called_id, function_id
 from modelexport.graph.missing_types import USE_FLOAT32, explain_missing_type
 from modelexport.graph.nchwc import blocked_values, in_usual_order
 from modelexport.graph.protos import NCHWC, in_order, names_read, subgraphs
 from modelexport.graph.types import value_sizes
-from modelexport.record.signals import GraphValues
 
 
 class PiecePlanner:
@@ -354,23 +349,3 @@ def _value_info(name: str, value: Any) -> onnx.ValueInfoProto:
         element = onnx.TensorProto.DataType.Value(sequence[1].upper())
         return onnx.helper.make_tensor_sequence_value_info(name, element, None)
     raise TypeError(f"{name} is a {value.data_type()}, which cannot be handed from node to node")
-
-
-def fingerprint_values(file: ModelFile, inputs: Mapping[str, np.ndarray]) -> GraphValues:
-    """Fingerprints of all values of the main graph; those before the failure if ONNX Runtime cannot run all of it."""
-    prints = dict(fingerprint_weights(file, "").prints)
-    failure = ""
-
-    def see(name: str, array: np.ndarray) -> None:
-        prints[name] = fingerprint(array)
-
-    try:
-        PiecewiseRun(file, often=False).run(inputs, see)
-    except (RuntimeFailed, ExtraMissing) as error:
-        failure = error.message
-    return GraphValues(prints, failure)
-
-
-def fingerprint_weights(file: ModelFile, failure: str) -> GraphValues:
-    """Fingerprints of the initializers, for a graph that cannot be run."""
-    return GraphValues({name: fingerprint(array) for name, array in initializer_arrays(file)}, failure)
