@@ -38,6 +38,8 @@ _TO_BOOL = frozenset({"__bool__", "is_nonzero", "equal", "allclose", "__contains
 _TO_NUMBER = frozenset({"item", "__int__", "__float__", "__index__", "__complex__", "tolist", "numpy", "__array__"})
 # Their results have as many elements as the data says.
 _TO_COUNT = frozenset({"nonzero", "unique", "unique_consecutive", "masked_select", "argwhere"})
+# Of these, the ones that are handed a mask; others count in what they are called on.
+_BY_MASK = frozenset({"masked_select", "__getitem__"})
 _SIZES = frozenset({"size", "__len__", "numel", "nelement"})
 # A list of more numbers is data that a program computes with, and not something that it decides by.
 _MOST_WATCHED = 64
@@ -54,6 +56,7 @@ class Decision:
     where    file and line, if known
     target   what to make larger for another value, as a tensor that has a gradient; only of a run with margins
     compared of a size: what it was, and what it was held against
+    depends  the inputs went into it; only of a run with margins
     """
 
     path: str
@@ -61,11 +64,17 @@ class Decision:
     kind: str
     value: object
     target: torch.Tensor | None = field(default=None, compare=False, repr=False)
-    compared: tuple[int, int] | None = field(default=None, compare=False)
+    compared: tuple[float, float] | None = field(default=None, compare=False)
+    depends: bool = field(default=False, compare=False)
 
     @property
     def place(self) -> tuple[str, str, str]:
         return self.path, self.where, self.kind
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the inputs decide, and no gradient tells how."""
+        return self.depends and (self.target is None or not self.target.requires_grad)
 
     def __str__(self) -> str:
         at = f"{self.path or 'the model'} ({self.where})" if self.where else self.path or "the model"
@@ -79,7 +88,8 @@ class RunPath:
     """The way that one run took.
 
     functions     what was called of torch, in order, as a digest
-    reads_length  `len()` was asked of a tensor: what a program does with that number cannot be seen
+    reads_length  `len()` was asked of a tensor, or a size was looked up in a table: what a program does with that
+                  number cannot be seen
     """
 
     decisions: tuple[Decision, ...]
@@ -173,22 +183,34 @@ class PathRecorder(TorchFunctionMode):
     def _take(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
         """Note what leaves the world of tensors; the result as the program is to have it."""
         if name in _TO_BOOL:
-            target = self._margins.of_bool(args[0], result) if self._margins is not None else None
-            self.note(BOOL, bool(result), target)
+            margins = self._margins
+            target = margins.of_bool(args[0], result) if margins is not None else None
+            self.note(BOOL, bool(result), target, depends=margins is not None and margins.depends(args[0]))
         elif name in _TO_NUMBER:
             target = self._margins.of_number(args[0]) if self._margins is not None else None
             self.note(NUMBER, _plain(result), target)
             return self._watch_numbers(name, args[0], result)
-        elif name in _TO_COUNT:
+        elif name in _TO_COUNT or (name == "__getitem__" and _find_mask(args[1]) is not None):
             first = result[0] if isinstance(result, tuple) else result
-            self.note(NUMBER, int(first.shape[0]) if first.dim() else 1)
+            counted = _find_mask(args[1:]) if name in _BY_MASK else args[0]
+            target = self._margins.of_count(counted) if self._margins is not None else None
+            self.note(NUMBER, int(first.shape[0]) if first.dim() else 1, target)
         return result
 
     def note(
-        self, kind: str, value: object, target: torch.Tensor | None = None, compared: tuple[int, int] | None = None
+        self,
+        kind: str,
+        value: object,
+        target: torch.Tensor | None = None,
+        *,
+        compared: tuple[float, float] | None = None,
+        depends: bool = False,
     ) -> None:
         if self._open and len(self._decisions) < _MOST_DECISIONS:
-            self._decisions.append(Decision(self._open[-1], _program_line(), kind, value, target, compared))
+            self._decisions.append(Decision(self._open[-1], _program_line(), kind, value, target, compared, depends))
+
+    def note_length(self) -> None:
+        self._reads_length |= bool(self._open)
 
     def _watch_numbers(self, name: str, tensor: torch.Tensor, result: Any) -> Any:
         """Numbers that tell what they are compared with. `int(x)` and `float(x)` insist on plain ones."""
@@ -206,6 +228,17 @@ class PathRecorder(TorchFunctionMode):
         with torch.enable_grad():
             margin = margin_of(source - _source_of(other))
         self.note(BOOL, answer, -margin if answer else margin)
+
+
+def _find_mask(index: object) -> torch.Tensor | None:
+    """Of an index, the tensor that picks elements by truth values."""
+    items = _flatten(index) if isinstance(index, tuple) else (index,)
+    return next((item for item in items if isinstance(item, torch.Tensor) and item.dtype is torch.bool), None)
+
+
+def _flatten(index: tuple[Any, ...]) -> Iterator[object]:
+    for item in index:
+        yield from _flatten(item) if isinstance(item, tuple) else (item,)
 
 
 @contextmanager
@@ -238,28 +271,36 @@ def _program_line() -> str:
 def _watch_sizes(result: Any) -> Any:
     if isinstance(result, torch.Size):
         return torch.Size([WatchedSize(size) for size in result])
-    return WatchedSize(result) if type(result) is int else result
+    return _watch_size(result)
 
 
-def _compared(name: str) -> Callable[[WatchedSize, object], bool]:
-    compare = getattr(int, name)
+def _watch_size(size: Any) -> Any:
+    if type(size) is float:
+        return WatchedRatio(size)
+    return WatchedSize(size) if type(size) is int else size
 
-    def answer(self: WatchedSize, other: object) -> bool:
-        result: bool = compare(self, other)
+
+def _apply(base: type, name: str, number: Any, others: tuple[object, ...]) -> Any:
+    """A method of the plain number; an `int` leaves what it is to do with a `float` to the `float`."""
+    kind = float if any(isinstance(other, float) for other in others) else base
+    return getattr(kind, name)(kind(number), *others)
+
+
+def _compared(base: type, name: str) -> Callable[[Any, object], bool]:
+    def answer(self: Any, other: object) -> bool:
+        result: bool = _apply(base, name, self, (other,))
         recorder = PathRecorder.active
-        if recorder is not None and isinstance(other, int) and result is not NotImplemented:
-            recorder.note(SIZE, (name, result), compared=(int(self), int(other)))
+        if recorder is not None and isinstance(other, int | float) and result is not NotImplemented:
+            recorder.note(SIZE, (name, result), compared=(base(self), other + 0))
         return result
 
     return answer
 
 
-def _computed(name: str) -> Callable[[WatchedSize, object], Any]:
-    compute = getattr(int, name)
-
-    def answer(self: WatchedSize, other: object) -> Any:
-        result = compute(self, other)
-        return WatchedSize(result) if type(result) is int and PathRecorder.active is not None else result
+def _computed(base: type, name: str) -> Callable[..., Any]:
+    def answer(self: Any, *others: object) -> Any:
+        result = _apply(base, name, self, others)
+        return _watch_size(result) if PathRecorder.active is not None else result
 
     return answer
 
@@ -267,7 +308,11 @@ def _computed(name: str) -> Callable[[WatchedSize, object], Any]:
 class WatchedSize(int):
     """A size that notes what it is compared with, and whose sums and quotients do so, too."""
 
-    __hash__ = int.__hash__
+    def __hash__(self) -> int:
+        # Looked up in a table: which answer another size would get cannot be seen.
+        if PathRecorder.active is not None:
+            PathRecorder.active.note_length()
+        return int.__hash__(self)
 
     def __bool__(self) -> bool:
         recorder = PathRecorder.active
@@ -279,10 +324,29 @@ class WatchedSize(int):
         return int, (int(self),)
 
 
-for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
-    setattr(WatchedSize, _name, _compared(_name))
-for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__floordiv__", "__mod__"):
-    setattr(WatchedSize, _name, _computed(_name))
+class WatchedRatio(float):
+    """What sizes were divided by; `int()` and the like make a size of it again."""
+
+    __hash__ = float.__hash__
+
+    def __int__(self) -> int:
+        # `int()` insists on a plain one.
+        if PathRecorder.active is not None:
+            PathRecorder.active.note_length()
+        return int(float(self))
+
+    def __reduce__(self) -> tuple[type[float], tuple[float]]:
+        return float, (float(self),)
+
+
+for _size, _plain_number in ((WatchedSize, int), (WatchedRatio, float)):
+    for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
+        setattr(_size, _name, _compared(_plain_number, _name))
+    for _name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow"):
+        setattr(_size, f"__{_name}__", _computed(_plain_number, f"__{_name}__"))
+        setattr(_size, f"__r{_name}__", _computed(_plain_number, f"__r{_name}__"))
+    for _name in ("__neg__", "__abs__", "__round__", "__floor__", "__ceil__"):
+        setattr(_size, _name, _computed(_plain_number, _name))
 
 
 # What is positive, or nearest to it, where a comparison of a number is true.
@@ -335,10 +399,10 @@ def _watch_list(numbers: Any, source: torch.Tensor | None) -> Any:
 
 
 def _compared_number(base: type, name: str) -> Callable[[Any, object], bool]:
-    compare, margin = getattr(base, name), _MARGINS[name]
+    margin = _MARGINS[name]
 
     def answer(self: _Watched, other: object) -> bool:
-        result: bool = compare(self, other)
+        result: bool = _apply(base, name, self, (other,))
         recorder = PathRecorder.active
         if recorder is not None and isinstance(other, int | float) and result is not NotImplemented:
             recorder.compare_number(self, other, result, margin)
@@ -347,14 +411,16 @@ def _compared_number(base: type, name: str) -> Callable[[Any, object], bool]:
     return answer
 
 
-def _computed_number(base: type, name: str) -> Callable[[Any, object], Any]:
-    compute, of_tensors = getattr(base, f"__{name}__"), getattr(operator, name)
+def _computed_number(base: type, name: str, *, reflected: bool = False) -> Callable[..., Any]:
+    method, of_tensors = f"__{'r' if reflected else ''}{name}__", getattr(operator, name)
 
-    def answer(self: _Watched, other: object) -> Any:
-        result = compute(self, other)
+    def answer(self: _Watched, *others: object) -> Any:
+        result = _apply(base, method, self, others)
         if PathRecorder.active is None or result is NotImplemented:
             return result
-        return _watch_number(result, None if self.source is None else of_tensors(self.source, _source_of(other)))
+        operands = (self.source, *map(_source_of, others))
+        source = None if self.source is None else of_tensors(*(operands[::-1] if reflected else operands))
+        return _watch_number(result, source)
 
     return answer
 
@@ -363,5 +429,8 @@ for _class, _base in ((WatchedNumber, float), (WatchedCount, int)):
     for _name in _MARGINS:
         setattr(_class, _name, _compared_number(_base, _name))
     for _name in _ARITHMETIC:
+        setattr(_class, f"__{_name}__", _computed_number(_base, _name))
+        setattr(_class, f"__r{_name}__", _computed_number(_base, _name, reflected=True))
+    for _name in ("neg", "abs"):
         setattr(_class, f"__{_name}__", _computed_number(_base, _name))
     setattr(_class, "__hash__", _base.__hash__)  # noqa: B010 - a class body cannot say it for both
