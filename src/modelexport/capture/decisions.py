@@ -7,8 +7,8 @@ that a program calls, and so each place where a tensor becomes a Python value:
     scale = x.max().item()       Decision("encoder.gate", "net.py:14", "number", 1.25)
     if x.shape[1] > 10:          Decision("encoder.gate", "net.py:15", "size", False), 8 held against 10
 
-Sizes and numbers are handed to the program as an `int` and a `float` that tell what they are compared with. They are
-plain ones as soon as the recorder is gone, so that a model may keep them.
+Sizes and numbers are handed to the program as an `int` and a `float` that tell what they are compared with
+(`watched_numbers.py`).
 
 Function modes: https://github.com/pytorch/pytorch/blob/main/torch/overrides.py
 """
@@ -16,22 +16,23 @@ Function modes: https://github.com/pytorch/pytorch/blob/main/torch/overrides.py
 from __future__ import annotations
 
 import hashlib
-import operator
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 
+from modelexport.capture import watched_numbers
 from modelexport.capture.margins import Margins
+from modelexport.capture.watched_numbers import listening, watch_list, watch_sizes
 
 BOOL, NUMBER, SIZE = "bool", "number", "size"
 _TO_BOOL = frozenset({"__bool__", "is_nonzero", "equal", "allclose", "__contains__"})
@@ -45,7 +46,7 @@ _SIZES = frozenset({"size", "__len__", "numel", "nelement"})
 _MOST_WATCHED = 64
 _MOST_DECISIONS = 4096
 _TORCH = str(Path(torch.__file__).parent)
-_HERE = str(Path(__file__))
+_HERE = (__file__, watched_numbers.__file__)
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,6 @@ class PathRecorder(TorchFunctionMode):
     margins  also how far each decision is from another one, for a search by gradients
     """
 
-    active: ClassVar[PathRecorder | None] = None
-
     def __init__(self, model: nn.Module, margins: Margins | None = None) -> None:
         super().__init__()
         self._paths = {part: path for path, part in model.named_modules()}
@@ -142,7 +141,7 @@ class PathRecorder(TorchFunctionMode):
     def __enter__(self) -> Self:
         self._stack.enter_context(module_hooks.register_module_forward_pre_hook(self._enter_module))
         self._stack.enter_context(module_hooks.register_module_forward_hook(self._leave_module, always_call=True))
-        self._stack.enter_context(_activated(self))
+        self._stack.enter_context(listening(self))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -171,10 +170,10 @@ class PathRecorder(TorchFunctionMode):
             return result
         name = getattr(func, "__name__", "")
         if name == "__get__":
-            return _watch_sizes(result) if isinstance(result, torch.Size) else result
+            return watch_sizes(result) if isinstance(result, torch.Size) else result
         if name in _SIZES:
             self._reads_length |= name == "__len__"
-            return _watch_sizes(result)
+            return watch_sizes(result)
         self._digest.update(name.encode() + b"\n")
         if self._margins is not None:
             self._margins.follow(name, func, args, kwargs, result)
@@ -217,16 +216,17 @@ class PathRecorder(TorchFunctionMode):
         if name not in ("item", "tolist") or tensor.numel() > _MOST_WATCHED:
             return result
         source = None if self._margins is None else self._margins.surrogate(tensor)
-        return _watch_list(result, source)
+        return watch_list(result, source)
 
-    def compare_number(self, number: _Watched, other: object, answer: bool, margin_of: Callable[[Any], Any]) -> None:
-        """A number that came from a tensor was compared in Python; the margin is that of `number - other`."""
-        source = number.source
-        if source is None or self._margins is None:
+    def note_size(self, comparison: str, answer: bool, sides: tuple[float, float]) -> None:
+        self.note(SIZE, (comparison, answer), compared=sides)
+
+    def note_number(self, answer: bool, margin_of: Callable[[], torch.Tensor] | None) -> None:
+        if margin_of is None or self._margins is None:
             self.note(BOOL, answer)
             return
         with torch.enable_grad():
-            margin = margin_of(source - _source_of(other))
+            margin = margin_of()
         self.note(BOOL, answer, -margin if answer else margin)
 
 
@@ -241,15 +241,6 @@ def _flatten(index: tuple[Any, ...]) -> Iterator[object]:
         yield from _flatten(item) if isinstance(item, tuple) else (item,)
 
 
-@contextmanager
-def _activated(recorder: PathRecorder) -> Iterator[None]:
-    before, PathRecorder.active = PathRecorder.active, recorder
-    try:
-        yield
-    finally:
-        PathRecorder.active = before
-
-
 def _plain(result: Any) -> object:
     """A number as it is; of many numbers a digest, which is enough to see that they are others."""
     if isinstance(result, bool | int | float | complex):
@@ -262,175 +253,7 @@ def _program_line() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if name != _HERE and not name.startswith((_TORCH, "<")):
+        if name not in _HERE and not name.startswith((_TORCH, "<")):
             return f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
-
-
-def _watch_sizes(result: Any) -> Any:
-    if isinstance(result, torch.Size):
-        return torch.Size([WatchedSize(size) for size in result])
-    return _watch_size(result)
-
-
-def _watch_size(size: Any) -> Any:
-    if type(size) is float:
-        return WatchedRatio(size)
-    return WatchedSize(size) if type(size) is int else size
-
-
-def _apply(base: type, name: str, number: Any, others: tuple[object, ...]) -> Any:
-    """A method of the plain number; an `int` leaves what it is to do with a `float` to the `float`."""
-    kind = float if any(isinstance(other, float) for other in others) else base
-    return getattr(kind, name)(kind(number), *others)
-
-
-def _compared(base: type, name: str) -> Callable[[Any, object], bool]:
-    def answer(self: Any, other: object) -> bool:
-        result: bool = _apply(base, name, self, (other,))
-        recorder = PathRecorder.active
-        if recorder is not None and isinstance(other, int | float) and result is not NotImplemented:
-            recorder.note(SIZE, (name, result), compared=(base(self), other + 0))
-        return result
-
-    return answer
-
-
-def _computed(base: type, name: str) -> Callable[..., Any]:
-    def answer(self: Any, *others: object) -> Any:
-        result = _apply(base, name, self, others)
-        return _watch_size(result) if PathRecorder.active is not None else result
-
-    return answer
-
-
-class WatchedSize(int):
-    """A size that notes what it is compared with, and whose sums and quotients do so, too."""
-
-    def __hash__(self) -> int:
-        # Looked up in a table: which answer another size would get cannot be seen.
-        if PathRecorder.active is not None:
-            PathRecorder.active.note_length()
-        return int.__hash__(self)
-
-    def __bool__(self) -> bool:
-        recorder = PathRecorder.active
-        if recorder is not None:
-            recorder.note(SIZE, ("__bool__", int(self) != 0), compared=(int(self), 0))
-        return int(self) != 0
-
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        return int, (int(self),)
-
-
-class WatchedRatio(float):
-    """What sizes were divided by; `int()` and the like make a size of it again."""
-
-    __hash__ = float.__hash__
-
-    def __int__(self) -> int:
-        # `int()` insists on a plain one.
-        if PathRecorder.active is not None:
-            PathRecorder.active.note_length()
-        return int(float(self))
-
-    def __reduce__(self) -> tuple[type[float], tuple[float]]:
-        return float, (float(self),)
-
-
-for _size, _plain_number in ((WatchedSize, int), (WatchedRatio, float)):
-    for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
-        setattr(_size, _name, _compared(_plain_number, _name))
-    for _name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow"):
-        setattr(_size, f"__{_name}__", _computed(_plain_number, f"__{_name}__"))
-        setattr(_size, f"__r{_name}__", _computed(_plain_number, f"__r{_name}__"))
-    for _name in ("__neg__", "__abs__", "__round__", "__floor__", "__ceil__"):
-        setattr(_size, _name, _computed(_plain_number, _name))
-
-
-# What is positive, or nearest to it, where a comparison of a number is true.
-_MARGINS: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("__gt__", "__ge__"), lambda apart: apart),
-    **dict.fromkeys(("__lt__", "__le__"), lambda apart: -apart),
-    "__eq__": lambda apart: -abs(apart),
-    "__ne__": abs,
-}
-_ARITHMETIC = ("add", "sub", "mul", "truediv")
-
-
-class _Watched:
-    """A number of a tensor that notes what it is compared with.
-
-    source  the tensor, or what stands for it, in a run with margins
-    """
-
-    source: torch.Tensor | None = None
-
-
-class WatchedNumber(_Watched, float):
-    def __reduce__(self) -> tuple[type[float], tuple[float]]:
-        return float, (float(self),)
-
-
-class WatchedCount(_Watched, int):
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        return int, (int(self),)
-
-
-def _source_of(value: Any) -> Any:
-    return value.source if isinstance(value, _Watched) and value.source is not None else value
-
-
-def _watch_number(value: Any, source: torch.Tensor | None) -> Any:
-    if type(value) not in (int, float):
-        return value
-    number: Any = WatchedCount(value) if type(value) is int else WatchedNumber(value)
-    if source is not None:
-        number.source = source
-    return number
-
-
-def _watch_list(numbers: Any, source: torch.Tensor | None) -> Any:
-    if isinstance(numbers, list):
-        parts = [None] * len(numbers) if source is None else list(source)
-        return [_watch_list(item, part) for item, part in zip(numbers, parts, strict=True)]
-    return _watch_number(numbers, source)
-
-
-def _compared_number(base: type, name: str) -> Callable[[Any, object], bool]:
-    margin = _MARGINS[name]
-
-    def answer(self: _Watched, other: object) -> bool:
-        result: bool = _apply(base, name, self, (other,))
-        recorder = PathRecorder.active
-        if recorder is not None and isinstance(other, int | float) and result is not NotImplemented:
-            recorder.compare_number(self, other, result, margin)
-        return result
-
-    return answer
-
-
-def _computed_number(base: type, name: str, *, reflected: bool = False) -> Callable[..., Any]:
-    method, of_tensors = f"__{'r' if reflected else ''}{name}__", getattr(operator, name)
-
-    def answer(self: _Watched, *others: object) -> Any:
-        result = _apply(base, method, self, others)
-        if PathRecorder.active is None or result is NotImplemented:
-            return result
-        operands = (self.source, *map(_source_of, others))
-        source = None if self.source is None else of_tensors(*(operands[::-1] if reflected else operands))
-        return _watch_number(result, source)
-
-    return answer
-
-
-for _class, _base in ((WatchedNumber, float), (WatchedCount, int)):
-    for _name in _MARGINS:
-        setattr(_class, _name, _compared_number(_base, _name))
-    for _name in _ARITHMETIC:
-        setattr(_class, f"__{_name}__", _computed_number(_base, _name))
-        setattr(_class, f"__r{_name}__", _computed_number(_base, _name, reflected=True))
-    for _name in ("neg", "abs"):
-        setattr(_class, f"__{_name}__", _computed_number(_base, _name))
-    setattr(_class, "__hash__", _base.__hash__)  # noqa: B010 - a class body cannot say it for both
