@@ -252,3 +252,14 @@ def test_external_data_in_what_is_no_name_of_a_file(form: str, tmp_path: Path) -
         weight.external_data.add(key=key, value=value)
     onnx.save(proto, tmp_path / "a.onnx")
     assert run("convert", tmp_path / "a.onnx", "--to", form, "-o", tmp_path / "made") in (0, 2)
+
+
+def test_a_size_that_is_squared_again_and_again(quick: None, tmp_path: Path) -> None:
+    """Sixty nodes; the power of an axis doubles with each of them."""
+    helper = onnx.helper
+    nodes = [helper.make_node("Shape", ["x"], ["s0"])]
+    nodes += [helper.make_node("Mul", [f"s{step}", f"s{step}"], [f"s{step + 1}"]) for step in range(60)]
+    nodes.append(helper.make_node("Reshape", ["x", "s60"], ["y"]))
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["a", "b"]) for name in "xy"]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "main", ends[:1], ends[1:])), tmp_path / "a.onnx")
+    assert run("cost", tmp_path / "a.onnx") == 0
