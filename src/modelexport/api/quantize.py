@@ -53,6 +53,8 @@ from modelexport.transform.tools.tool import CLEANER
 if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed
 
+# How many weights share a scale. https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
+_USUAL_BLOCK = 32
 _MOST_REPORTED = 4
 
 
@@ -77,7 +79,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     op_types: Sequence[str] = (),
     per_channel: bool = False,
     reduce_range: bool = False,
-    block_size: int = 32,
+    block_size: int = _USUAL_BLOCK,
     input: Sequence[str] = (),
     samples: int = 4,
     seed: int = 0,
@@ -108,6 +110,8 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     settings = replace(settings, per_channel=per_channel, reduce_range=reduce_range, op_types=types, block=block_size)
     if settings.is_blockwise:
         quantizers.ensure_blockwise(settings)
+    elif block_size != _USUAL_BLOCK:
+        raise UserError("blocks are for weights of four bits", "Add --weight-type int4, or leave --block-size out.")
     data = tuple(Path(path) for path in as_sequence(calibration))
     if data and not static:
         raise UserError("a dynamic quantizer looks at no samples", "Add --static, or leave --calibration out.")

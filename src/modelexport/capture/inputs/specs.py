@@ -260,7 +260,7 @@ def _spec_entry(name: str, entry: object) -> InputSpec:
     if unknown := sorted(set(entry) - _SPEC_KEYS):
         raise InputError(f"input {name!r}: unknown key {unknown[0]!r}", _FILE_EXAMPLE)
     dtype, bounds = entry.get("dtype"), entry.get("range")
-    is_pair = _is_list_of(bounds, (int, float)) and len(bounds) == 2
+    is_pair = isinstance(bounds, list) and len(bounds) == 2 and _is_list_of(bounds, (int, float))
     # Both must be numbers that 64 bits hold; infinity is none.
     if bounds is not None and not (is_pair and -_FARTHEST <= bounds[0] <= bounds[1] <= _FARTHEST):
         raise InputError(f"input {name!r}: range {bounds!r} is not [lowest, highest]", _FILE_EXAMPLE)
