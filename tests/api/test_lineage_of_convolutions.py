@@ -110,6 +110,24 @@ def test_so_is_what_onnx_runtime_makes_of_it(exported: tuple[nn.Module, Path]) -
     assert mx.verify(path, model, inputs=INPUTS, as_deployed=True).ok
 
 
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("channels", [5, 8, 20])
+def test_biases_that_end_in_zeros_are_not_taken_for_the_filling_of_a_block(
+    channels: int, exporter: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, channels, 3), nn.ReLU(), nn.Conv2d(channels, channels, 1), nn.Conv2d(channels, 4, 1)
+    )
+    for index, shown in ((0, 0), (2, channels // 2), (3, 1)):
+        nn.init.zeros_(net[index].bias[shown:])  # type: ignore[index]
+    mx.export(net.eval(), tmp_path / "net.onnx", inputs=INPUTS, exporter=exporter, no_check=True)
+    for level in ("all", "extended"):
+        made = mx.run_tool(tmp_path / "net.onnx", f"ort:{level}", tmp_path / "made.onnx")
+        assert made.ok
+        assert made.differing == ()
+
+
 @pytest.mark.parametrize("chain", CHAINS)
 def test_tools_change_nothing_about_that(exported: tuple[nn.Module, Path], chain: str, tmp_path: Path) -> None:
     model, path = exported

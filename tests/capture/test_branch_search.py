@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 
 from modelexport.capture.arguments import CallArguments
 from modelexport.capture.branch_search import BranchSearch, find_borders
-from modelexport.capture.decisions import BOOL, NUMBER, SIZE, Decision, PathRecorder, RunPath, WatchedSize
+from modelexport.capture.decisions import BOOL, NUMBER, SIZE, Decision, PathRecorder, RunPath
 from modelexport.capture.variations import change_some, kind_of, resize, vary_sample, vary_values
+from modelexport.capture.watched_numbers import WatchedSize
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,11 @@ def test_borders_of_sizes_lie_on_a_line() -> None:
         lambda x, _: int(x.sum(0).argmax()) == 0,
         lambda x, _: max(x[0].tolist()) > 3,
         lambda x, _: x.var() < 0.1 and x.mean() > 2,
+        lambda x, _: x[x > 0.5].numel() >= 9,
+        lambda x, _: len(torch.nonzero(x < -0.9)) > 6,
+        lambda x, _: 1 - x.mean().item() > 31,
+        lambda x, _: -x.mean().item() > 70,
+        lambda x, _: (x > 0.8).sum().item() > 10.5,
     ],
 )
 def test_numbers_of_another_path(decide: object) -> None:
@@ -154,6 +161,13 @@ def test_tokens_and_masks_of_another_path(decide: object) -> None:
         lambda x, _: x.shape[0] * 2 == 50,
         lambda x, _: len(x) >= 40,
         lambda x, _: x.shape[0] == 1,
+        lambda x, _: x.shape[0] / x.shape[1] > 9.5,
+        lambda x, _: -x.shape[0] < -33,
+        lambda x, _: x.shape[0] * 0.5 > 17.25,
+        lambda x, _: int(x.shape[0] / 2) > 15,
+        lambda x, _: math.ceil(x.shape[0] / 4) == 7,
+        lambda x, _: 7 - x.shape[0] < -21,
+        lambda x, _: {12: True}.get(x.shape[0]),
     ],
 )
 def test_sizes_of_another_path(decide: object) -> None:
@@ -172,8 +186,9 @@ def test_what_does_not_depend_on_the_inputs_has_no_other_path() -> None:
     assert search(lambda _x, _: torch.ones(1).sum() > 3) == []
 
 
-def test_a_decision_that_nothing_changes_is_named() -> None:
-    found = BranchSearch(Run(Deciding(lambda x, _: x.abs().sum() < -1), CallArguments({"x": X})), {})
+@pytest.mark.parametrize("decide", [lambda x, _: x.abs().sum() < -1, lambda x, _: torch.isnan(x).any()])
+def test_a_decision_that_nothing_changes_is_named(decide: object) -> None:
+    found = BranchSearch(Run(Deciding(decide), CallArguments({"x": X})), {})
     assert list(found.probes()) == []
     assert [item.kind for item in found.unmoved] == [BOOL]
 

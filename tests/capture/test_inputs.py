@@ -534,6 +534,8 @@ def test_specs_from_a_file(tmp_path: Path) -> None:
         ('{"x": {"shape": [2], "dtype": "int33"}}', "unknown dtype 'int33'"),
         ('{"x": {"shape": [2], "range": [3, 1]}}', "range [3, 1]"),
         ('{"x": {"shape": [2], "range": 3}}', "range 3"),
+        ('{"x": {"shape": [2], "range": [0, 1e400]}}', "range [0, inf]"),
+        ('{"x": {"shape": [2], "dtype": "int64", "range": [0, 1e30]}}', "range [0, 1e+30]"),
     ],
 )
 def test_bad_specs_files_are_explained(tmp_path: Path, content: str, said: str) -> None:

@@ -238,3 +238,28 @@ def test_a_function_that_nobody_calls_is_answered_for(
     proto.functions.append(onnx.helper.make_function("[]", "F", ["a"], ["c"], nodes, [opset]))
     code = run(*command(verb, write(lambda: proto, tmp_path), good))
     assert code in (0, 1), capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["graphml", "model-explorer", "dot", "mermaid", "csv", "netron"])
+def test_external_data_in_what_is_no_name_of_a_file(form: str, tmp_path: Path) -> None:
+    """Data of the model must not be overwritten; what has a NUL in it is no file that could be."""
+    proto = tagged()
+    weight = next(tensor for tensor in proto.graph.initializer if tensor.name == "w")
+    size = len(weight.raw_data)
+    weight.ClearField("raw_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", "a\0b"), ("length", str(size))):
+        weight.external_data.add(key=key, value=value)
+    onnx.save(proto, tmp_path / "a.onnx")
+    assert run("convert", tmp_path / "a.onnx", "--to", form, "-o", tmp_path / "made") in (0, 2)
+
+
+def test_a_size_that_is_squared_again_and_again(quick: None, tmp_path: Path) -> None:
+    """Sixty nodes; the power of an axis doubles with each of them."""
+    helper = onnx.helper
+    nodes = [helper.make_node("Shape", ["x"], ["s0"])]
+    nodes += [helper.make_node("Mul", [f"s{step}", f"s{step}"], [f"s{step + 1}"]) for step in range(60)]
+    nodes.append(helper.make_node("Reshape", ["x", "s60"], ["y"]))
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["a", "b"]) for name in "xy"]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "main", ends[:1], ends[1:])), tmp_path / "a.onnx")
+    assert run("cost", tmp_path / "a.onnx") == 0

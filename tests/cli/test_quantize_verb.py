@@ -287,6 +287,12 @@ class TestWeightsOfFourBits:
             assert told in capsys.readouterr().err
             assert not out.exists()
 
+    def test_nor_are_blocks_for_eight(self, product_path: Path, tmp_path: Path, capsys: Captured) -> None:
+        out = tmp_path / "out.onnx"
+        assert run("quantize", product_path, "-o", out, "--block-size", "16") == 2
+        assert "blocks are for weights of four bits" in capsys.readouterr().err
+        assert not out.exists()
+
     @pytest.fixture
     def product_path(self, tmp_path: Path) -> Path:
         """Relu(x · w)."""

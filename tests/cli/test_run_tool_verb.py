@@ -170,6 +170,31 @@ class TestWhatChangedNothing:
         assert "changed nothing" not in output(capsys)
 
 
+class TestWeights:
+    """A tool may move, round, fuse or quantize what a file holds; other numbers under one name are no such thing."""
+
+    @pytest.mark.parametrize("damage", [np.zeros_like, np.negative, lambda array: np.roll(array, 1, -1)])
+    def test_a_tool_that_damages_one(
+        self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, damage: Any
+    ) -> None:
+        name = "encoder.layer.0.attention.self.query.bias"
+
+        def spoil(job: Job) -> None:
+            model = onnx.load(job.source)
+            weight = next(tensor for tensor in model.graph.initializer if tensor.name == name)
+            numbers = np.random.default_rng(0).normal(size=tuple(weight.dims)).astype(np.float32)
+            weight.CopyFrom(onnx.numpy_helper.from_array(damage(numbers), name))
+            onnx.save(model, job.target)
+
+        with_tool(monkeypatch, "onnxslim", spoil)
+        assert run("run-tool", folder / "bert.onnx", "-o", folder / "out.onnx", "--tool", "onnxslim+ort:basic") == 1
+        assert f"1 weight with other numbers under the same name ({name})" in output(capsys)
+
+    @pytest.mark.parametrize("tool", ["ort:all", "ort:extended", "onnxslim", "fp16", "int8"])
+    def test_tools_that_damage_none(self, folder: Path, tool: str) -> None:
+        assert run("run-tool", folder / "bert.onnx", "-o", folder / "out.onnx", "--tool", tool) == 0
+
+
 def output(capsys: Captured) -> str:
     """Without the breaks that a narrow terminal puts in."""
     return " ".join(capsys.readouterr().out.split())

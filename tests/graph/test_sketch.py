@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.support.building import model, node
 
 from modelexport.errors import FileUnreadable
-from modelexport.graph.file.reading import open_model
+from modelexport.graph.file.reading import initializer_array, initializer_arrays, open_model
 from modelexport.graph.outline import sketch, sketches_of
 from modelexport.record.outline import PLACES, Sketch
 
@@ -171,6 +171,25 @@ def test_constants_of_a_file_by_name(tmp_path: Path) -> None:
     assert find("nothing") is None
     assert find("texts") is None
     assert find("no such") is None
+
+
+def test_headers_without_numbers_have_no_sketch(tmp_path: Path) -> None:
+    """Files may leave out their weights. A constant never has those of an initializer that is called like it."""
+    large = numpy_helper.from_array(drawn((64, 64), 0), "large")
+    header = TensorProto(name="header", data_type=TensorProto.FLOAT, dims=[64, 64])
+    outside = TensorProto(name="large", data_type=TensorProto.FLOAT, dims=[64], data_location=TensorProto.EXTERNAL)
+    outside.external_data.add(key="location", value="a.data")
+    (tmp_path / "a.data").write_bytes(bytes(256))
+    same_name = TensorProto(name="large", data_type=TensorProto.FLOAT, dims=[8])
+    scalar = TensorProto(name="scalar", data_type=TensorProto.INT64)
+    constants = [node("Constant", "", "far", value=outside), node("Constant", "", "none", value=same_name)]
+    onnx.save(model(*constants, node("Add", "x far", "y"), weights=[large, header, scalar]), tmp_path / "a.onnx")
+    file = open_model(tmp_path / "a.onnx")
+    assert [sketches_of(file)(name) for name in ("header", "scalar", "far", "none")] == [None] * 4
+    assert sketches_of(file)("large") == of(drawn((64, 64), 0))
+    assert [name for name, _ in initializer_arrays(file)] == ["large"]
+    with pytest.raises(FileUnreadable, match="'header' is a header without numbers"):
+        initializer_array(file, file.proto.graph.initializer[1])
 
 
 def test_weights_in_another_file_are_found_there_or_missed(tmp_path: Path) -> None:

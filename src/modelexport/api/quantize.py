@@ -53,6 +53,8 @@ from modelexport.transform.tools.tool import CLEANER
 if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed
 
+# How many weights share a scale. https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
+_USUAL_BLOCK = 32
 _MOST_REPORTED = 4
 
 
@@ -77,7 +79,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     op_types: Sequence[str] = (),
     per_channel: bool = False,
     reduce_range: bool = False,
-    block_size: int = 32,
+    block_size: int = _USUAL_BLOCK,
     input: Sequence[str] = (),
     samples: int = 4,
     seed: int = 0,
@@ -106,8 +108,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     types = tuple(as_sequence(op_types))
     settings = _settings(static, quant_format, method, weight_type, activation_type)
     settings = replace(settings, per_channel=per_channel, reduce_range=reduce_range, op_types=types, block=block_size)
-    if settings.is_blockwise:
-        quantizers.ensure_blockwise(settings)
+    _ensure_blocks_fit(settings)
     data = tuple(Path(path) for path in as_sequence(calibration))
     if data and not static:
         raise UserError("a dynamic quantizer looks at no samples", "Add --static, or leave --calibration out.")
@@ -252,6 +253,13 @@ def _propose_remedy(opened: TaggedFile, settings: Quantization) -> str:
         f"{leave_out}, or clean the file up first: "
         f"modelexport run-tool {quote_argument(opened.path)} --tool {CLEANER} -o CLEAN, and quantize CLEAN."
     )
+
+
+def _ensure_blocks_fit(settings: Quantization) -> None:
+    if settings.is_blockwise:
+        quantizers.ensure_blockwise(settings)
+    elif settings.block != _USUAL_BLOCK:
+        raise UserError("blocks are for weights of four bits", "Add --weight-type int4, or leave --block-size out.")
 
 
 def _settings(

@@ -230,8 +230,7 @@ def run_tools(opened: TaggedFile, run: ToolRun, clock: Clock) -> RelinkResult:
             last = steps.last
             ensure_sound(last.proto, last.graph, f"what {run.label} made")
             result = replace(relink_graph(ancestor, last, run.label), after=str(run.target), idle=tuple(steps.idle))
-            # Weights that the tool has rescaled or merged under their names are no other version of the model.
-            result = replace(result, notes=note_source(opened), unmet=tuple(steps.unmet), differing=())
+            result = replace(result, notes=note_source(opened), unmet=tuple(steps.unmet))
         if not result.related:
             return replace(result, seconds=clock.seconds)
         with clock.step("write"):

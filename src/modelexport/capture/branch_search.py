@@ -155,7 +155,11 @@ class BranchSearch:
         bases, tried = [base], set[object]()
         while bases and not self._is_spent():
             start = bases.pop(0)
-            measured = [item for item in self._measure_margins(start.tensors) if item.target is not None]
+            decisions = self._measure_margins(start.tensors)
+            measured = [item for item in decisions if item.target is not None]
+            if start is base:
+                blind = {item.site: item for item in reversed(decisions) if item.is_blind}
+                self.unmoved += filter(self._is_open, blind.values())
             for decision in {item.site: item for item in reversed(measured)}.values():
                 if decision.site in tried or len(tried) >= _MOST_TARGETS:
                     continue
@@ -311,7 +315,7 @@ def find_borders(path: RunPath, now: int, longer: Mapping[int, RunPath]) -> Iter
     longer  the paths at two other sizes
     """
     for size, other in sorted(longer.items(), reverse=True):
-        compared: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
+        compared: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
         for decision in other.decisions:
             if decision.compared is not None:
                 compared.setdefault(decision.site, []).append(decision.compared)

@@ -7,8 +7,8 @@ that a program calls, and so each place where a tensor becomes a Python value:
     scale = x.max().item()       Decision("encoder.gate", "net.py:14", "number", 1.25)
     if x.shape[1] > 10:          Decision("encoder.gate", "net.py:15", "size", False), 8 held against 10
 
-Sizes and numbers are handed to the program as an `int` and a `float` that tell what they are compared with. They are
-plain ones as soon as the recorder is gone, so that a model may keep them.
+Sizes and numbers are handed to the program as an `int` and a `float` that tell what they are compared with
+(`watched_numbers.py`).
 
 Function modes: https://github.com/pytorch/pytorch/blob/main/torch/overrides.py
 """
@@ -16,34 +16,37 @@ Function modes: https://github.com/pytorch/pytorch/blob/main/torch/overrides.py
 from __future__ import annotations
 
 import hashlib
-import operator
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 
+from modelexport.capture import watched_numbers
 from modelexport.capture.margins import Margins
+from modelexport.capture.watched_numbers import listening, watch_list, watch_sizes
 
 BOOL, NUMBER, SIZE = "bool", "number", "size"
 _TO_BOOL = frozenset({"__bool__", "is_nonzero", "equal", "allclose", "__contains__"})
 _TO_NUMBER = frozenset({"item", "__int__", "__float__", "__index__", "__complex__", "tolist", "numpy", "__array__"})
 # Their results have as many elements as the data says.
 _TO_COUNT = frozenset({"nonzero", "unique", "unique_consecutive", "masked_select", "argwhere"})
+# Of these, the ones that are handed a mask; others count in what they are called on.
+_BY_MASK = frozenset({"masked_select", "__getitem__"})
 _SIZES = frozenset({"size", "__len__", "numel", "nelement"})
 # A list of more numbers is data that a program computes with, and not something that it decides by.
 _MOST_WATCHED = 64
 _MOST_DECISIONS = 4096
 _TORCH = str(Path(torch.__file__).parent)
-_HERE = str(Path(__file__))
+_HERE = (__file__, watched_numbers.__file__)
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Decision:
     where    file and line, if known
     target   what to make larger for another value, as a tensor that has a gradient; only of a run with margins
     compared of a size: what it was, and what it was held against
+    depends  the inputs went into it; only of a run with margins
     """
 
     path: str
@@ -61,11 +65,17 @@ class Decision:
     kind: str
     value: object
     target: torch.Tensor | None = field(default=None, compare=False, repr=False)
-    compared: tuple[int, int] | None = field(default=None, compare=False)
+    compared: tuple[float, float] | None = field(default=None, compare=False)
+    depends: bool = field(default=False, compare=False)
 
     @property
     def site(self) -> tuple[str, str, str]:
         return self.path, self.where, self.kind
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the inputs decide, and no gradient tells how."""
+        return self.depends and (self.target is None or not self.target.requires_grad)
 
     def __str__(self) -> str:
         at = f"{self.path or 'the model'} ({self.where})" if self.where else self.path or "the model"
@@ -79,7 +89,8 @@ class RunPath:
     """The way that one run took.
 
     functions     what was called of torch, in order, as a digest
-    reads_length  `len()` was asked of a tensor: what a program does with that number cannot be seen
+    reads_length  `len()` was asked of a tensor, or a size was looked up in a table: what a program does with that
+                  number cannot be seen
     """
 
     decisions: tuple[Decision, ...]
@@ -109,8 +120,6 @@ class PathRecorder(TorchFunctionMode):
     margins  also how far each decision is from another one, for a search by gradients
     """
 
-    active: ClassVar[PathRecorder | None] = None
-
     def __init__(self, model: nn.Module, margins: Margins | None = None) -> None:
         super().__init__()
         self._paths = {part: path for path, part in model.named_modules()}
@@ -132,7 +141,7 @@ class PathRecorder(TorchFunctionMode):
     def __enter__(self) -> Self:
         self._stack.enter_context(module_hooks.register_module_forward_pre_hook(self._enter_module))
         self._stack.enter_context(module_hooks.register_module_forward_hook(self._leave_module, always_call=True))
-        self._stack.enter_context(_activated(self))
+        self._stack.enter_context(listening(self))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -161,10 +170,10 @@ class PathRecorder(TorchFunctionMode):
             return result
         name = getattr(func, "__name__", "")
         if name == "__get__":
-            return _watch_sizes(result) if isinstance(result, torch.Size) else result
+            return watch_sizes(result) if isinstance(result, torch.Size) else result
         if name in _SIZES:
             self._reads_length |= name == "__len__"
-            return _watch_sizes(result)
+            return watch_sizes(result)
         self._digest.update(name.encode() + b"\n")
         if self._margins is not None:
             self._margins.follow(name, func, args, kwargs, result)
@@ -173,48 +182,63 @@ class PathRecorder(TorchFunctionMode):
     def _take(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
         """Note what leaves the world of tensors; the result as the program is to have it."""
         if name in _TO_BOOL:
-            target = self._margins.of_bool(args[0], result) if self._margins is not None else None
-            self.note(BOOL, bool(result), target)
+            margins = self._margins
+            target = margins.of_bool(args[0], result) if margins is not None else None
+            self.note(BOOL, bool(result), target, depends=margins is not None and margins.depends(args[0]))
         elif name in _TO_NUMBER:
             target = self._margins.of_number(args[0]) if self._margins is not None else None
             self.note(NUMBER, _plain(result), target)
             return self._watch_numbers(name, args[0], result)
-        elif name in _TO_COUNT:
+        elif name in _TO_COUNT or (name == "__getitem__" and _find_mask(args[1]) is not None):
             first = result[0] if isinstance(result, tuple) else result
-            self.note(NUMBER, int(first.shape[0]) if first.dim() else 1)
+            counted = _find_mask(args[1:]) if name in _BY_MASK else args[0]
+            target = self._margins.of_count(counted) if self._margins is not None else None
+            self.note(NUMBER, int(first.shape[0]) if first.dim() else 1, target)
         return result
 
     def note(
-        self, kind: str, value: object, target: torch.Tensor | None = None, compared: tuple[int, int] | None = None
+        self,
+        kind: str,
+        value: object,
+        target: torch.Tensor | None = None,
+        *,
+        compared: tuple[float, float] | None = None,
+        depends: bool = False,
     ) -> None:
         if self._open and len(self._decisions) < _MOST_DECISIONS:
-            self._decisions.append(Decision(self._open[-1], _program_line(), kind, value, target, compared))
+            self._decisions.append(Decision(self._open[-1], _program_line(), kind, value, target, compared, depends))
+
+    def note_length(self) -> None:
+        self._reads_length |= bool(self._open)
 
     def _watch_numbers(self, name: str, tensor: torch.Tensor, result: Any) -> Any:
         """Numbers that tell what they are compared with. `int(x)` and `float(x)` insist on plain ones."""
         if name not in ("item", "tolist") or tensor.numel() > _MOST_WATCHED:
             return result
         source = None if self._margins is None else self._margins.surrogate(tensor)
-        return _watch_list(result, source)
+        return watch_list(result, source)
 
-    def compare_number(self, number: _Watched, other: object, answer: bool, margin_of: Callable[[Any], Any]) -> None:
-        """A number that came from a tensor was compared in Python; the margin is that of `number - other`."""
-        source = number.source
-        if source is None or self._margins is None:
+    def note_size(self, comparison: str, answer: bool, sides: tuple[float, float]) -> None:
+        self.note(SIZE, (comparison, answer), compared=sides)
+
+    def note_number(self, answer: bool, margin_of: Callable[[], torch.Tensor] | None) -> None:
+        if margin_of is None or self._margins is None:
             self.note(BOOL, answer)
             return
         with torch.enable_grad():
-            margin = margin_of(source - _source_of(other))
+            margin = margin_of()
         self.note(BOOL, answer, -margin if answer else margin)
 
 
-@contextmanager
-def _activated(recorder: PathRecorder) -> Iterator[None]:
-    before, PathRecorder.active = PathRecorder.active, recorder
-    try:
-        yield
-    finally:
-        PathRecorder.active = before
+def _find_mask(index: object) -> torch.Tensor | None:
+    """Of an index, the tensor that picks elements by truth values."""
+    items = _flatten(index) if isinstance(index, tuple) else (index,)
+    return next((item for item in items if isinstance(item, torch.Tensor) and item.dtype is torch.bool), None)
+
+
+def _flatten(index: tuple[Any, ...]) -> Iterator[object]:
+    for item in index:
+        yield from _flatten(item) if isinstance(item, tuple) else (item,)
 
 
 def _plain(result: Any) -> object:
@@ -229,139 +253,7 @@ def _program_line() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if name != _HERE and not name.startswith((_TORCH, "<")):
+        if name not in _HERE and not name.startswith((_TORCH, "<")):
             return f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
-
-
-def _watch_sizes(result: Any) -> Any:
-    if isinstance(result, torch.Size):
-        return torch.Size([WatchedSize(size) for size in result])
-    return WatchedSize(result) if type(result) is int else result
-
-
-def _compared(name: str) -> Callable[[WatchedSize, object], bool]:
-    compare = getattr(int, name)
-
-    def answer(self: WatchedSize, other: object) -> bool:
-        result: bool = compare(self, other)
-        recorder = PathRecorder.active
-        if recorder is not None and isinstance(other, int) and result is not NotImplemented:
-            recorder.note(SIZE, (name, result), compared=(int(self), int(other)))
-        return result
-
-    return answer
-
-
-def _computed(name: str) -> Callable[[WatchedSize, object], Any]:
-    compute = getattr(int, name)
-
-    def answer(self: WatchedSize, other: object) -> Any:
-        result = compute(self, other)
-        return WatchedSize(result) if type(result) is int and PathRecorder.active is not None else result
-
-    return answer
-
-
-class WatchedSize(int):
-    """A size that notes what it is compared with, and whose sums and quotients do so, too."""
-
-    __hash__ = int.__hash__
-
-    def __bool__(self) -> bool:
-        recorder = PathRecorder.active
-        if recorder is not None:
-            recorder.note(SIZE, ("__bool__", int(self) != 0), compared=(int(self), 0))
-        return int(self) != 0
-
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        return int, (int(self),)
-
-
-for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
-    setattr(WatchedSize, _name, _compared(_name))
-for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__floordiv__", "__mod__"):
-    setattr(WatchedSize, _name, _computed(_name))
-
-
-# What is positive, or nearest to it, where a comparison of a number is true.
-_MARGINS: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("__gt__", "__ge__"), lambda apart: apart),
-    **dict.fromkeys(("__lt__", "__le__"), lambda apart: -apart),
-    "__eq__": lambda apart: -abs(apart),
-    "__ne__": abs,
-}
-_ARITHMETIC = ("add", "sub", "mul", "truediv")
-
-
-class _Watched:
-    """A number of a tensor that notes what it is compared with.
-
-    source  the tensor, or what stands for it, in a run with margins
-    """
-
-    source: torch.Tensor | None = None
-
-
-class WatchedNumber(_Watched, float):
-    def __reduce__(self) -> tuple[type[float], tuple[float]]:
-        return float, (float(self),)
-
-
-class WatchedCount(_Watched, int):
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        return int, (int(self),)
-
-
-def _source_of(value: Any) -> Any:
-    return value.source if isinstance(value, _Watched) and value.source is not None else value
-
-
-def _watch_number(value: Any, source: torch.Tensor | None) -> Any:
-    if type(value) not in (int, float):
-        return value
-    number: Any = WatchedCount(value) if type(value) is int else WatchedNumber(value)
-    if source is not None:
-        number.source = source
-    return number
-
-
-def _watch_list(numbers: Any, source: torch.Tensor | None) -> Any:
-    if isinstance(numbers, list):
-        parts = [None] * len(numbers) if source is None else list(source)
-        return [_watch_list(item, part) for item, part in zip(numbers, parts, strict=True)]
-    return _watch_number(numbers, source)
-
-
-def _compared_number(base: type, name: str) -> Callable[[Any, object], bool]:
-    compare, margin = getattr(base, name), _MARGINS[name]
-
-    def answer(self: _Watched, other: object) -> bool:
-        result: bool = compare(self, other)
-        recorder = PathRecorder.active
-        if recorder is not None and isinstance(other, int | float) and result is not NotImplemented:
-            recorder.compare_number(self, other, result, margin)
-        return result
-
-    return answer
-
-
-def _computed_number(base: type, name: str) -> Callable[[Any, object], Any]:
-    compute, of_tensors = getattr(base, f"__{name}__"), getattr(operator, name)
-
-    def answer(self: _Watched, other: object) -> Any:
-        result = compute(self, other)
-        if PathRecorder.active is None or result is NotImplemented:
-            return result
-        return _watch_number(result, None if self.source is None else of_tensors(self.source, _source_of(other)))
-
-    return answer
-
-
-for _class, _base in ((WatchedNumber, float), (WatchedCount, int)):
-    for _name in _MARGINS:
-        setattr(_class, _name, _compared_number(_base, _name))
-    for _name in _ARITHMETIC:
-        setattr(_class, f"__{_name}__", _computed_number(_base, _name))
-    setattr(_class, "__hash__", _base.__hash__)  # noqa: B010 - a class body cannot say it for both

@@ -85,6 +85,7 @@ class Margins:
 
     def __init__(self, given: Mapping[str, torch.Tensor], leaves: Mapping[str, torch.Tensor]) -> None:
         self._surrogates = WeakIdKeyDictionary()
+        self._opaque = WeakIdKeyDictionary()
         self.given, self.leaves = given, leaves
         self.embedded: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
         for name, tensor in given.items():
@@ -98,6 +99,10 @@ class Margins:
             return value
         stand_in: torch.Tensor | None = self._surrogates.get(value)  # type: ignore[no-untyped-call]
         return stand_in
+
+    def depends(self, value: Any) -> bool:
+        """Whether the inputs went into a value, also by functions that no rule is known for."""
+        return self.surrogate(value) is not None or value in self._opaque
 
     def of_bool(self, value: Any, answer: bool) -> torch.Tensor | None:
         """What to make larger for the other answer; None where nothing is known of it."""
@@ -113,15 +118,23 @@ class Margins:
         stand_in = self.surrogate(value)
         return None if stand_in is None else stand_in.sum()
 
+    def of_count(self, value: Any) -> torch.Tensor | None:
+        """How many elements are not zero, or true."""
+        stand_in = self.surrogate(value)
+        if stand_in is None:
+            return None
+        return _soften(stand_in).sum() if value.dtype is torch.bool else _count_softly(stand_in)
+
     def follow(self, name: str, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Note what stands for the result of a function, if the result has no gradient of its own."""
         if name == "embedding":
             self._note_embedding(args, kwargs, result)
         if not isinstance(result, torch.Tensor) or (result.requires_grad and result.grad_fn is not None):
             return
-        operands = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if self.surrogate(leaf) is not None]
-        if not operands:
+        operands = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if not any(map(self.depends, operands)):
             return
+        self._opaque[result] = True
         with torch.enable_grad():
             stand_in = self._stand_in(name, func, args, kwargs)
         if stand_in is not None and stand_in.numel() == result.numel():

@@ -6,7 +6,8 @@
 
 Whoever asks what a graph does (roles, structure, cost) takes the two operands of an Add without asking first. Files of
 strangers are checked once instead, when they are opened, against ONNX's schemas for the versions of operators that the
-file names (https://onnx.ai/onnx/api/defs.html). ONNX Runtime's domains have ONNX's operators too, as they are now.
+file names (https://onnx.ai/onnx/api/defs.html); a version that this onnx does not know yet by its newest one, for
+nothing else would ask. ONNX Runtime's domains have ONNX's operators too, as they are now.
 Operators of other domains are not judged. `onnx.checker` says more, but wants all types and weights.
 """
 
@@ -121,7 +122,8 @@ def _versions_by_graph(proto: onnx.ModelProto, graph: Graph) -> dict[str, _Versi
 
 
 def _read_versions(imports: Iterable[onnx.OperatorSetIdProto]) -> _Versions:
-    return {plain_domain(opset.domain): opset.version for opset in imports}
+    # Versions begin with 1: any other number says as little as none.
+    return {plain_domain(opset.domain): opset.version for opset in imports if opset.version > 0}
 
 
 @lru_cache(maxsize=4096)
@@ -134,7 +136,7 @@ def _find_schema(op_type: str, version: int, domain: str) -> tuple[_Operands, _O
         if op_type in _RUNTIMES_OWN:
             return None
         version, domain = newest, ""
-    if (not domain and version > newest) or not onnx.defs.has(op_type, domain):
+    if not onnx.defs.has(op_type, domain):
         return None
     try:
         schema = onnx.defs.get_schema(op_type, min(version, newest), domain)

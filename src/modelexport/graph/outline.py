@@ -19,10 +19,10 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
-import onnx
-import onnx.numpy_helper
 
-from modelexport.graph.file.reading import ModelFile, initializer_array
+from modelexport.graph.file.external import is_external
+from modelexport.graph.file.reading import ModelFile, has_numbers, initializer_array
+from modelexport.graph.file.weights import has_data
 from modelexport.graph.index import MAIN, Graph, Node, Tensor, walk_nodes
 from modelexport.graph.nchwc import BLOCKS, blocked_weights, unblocked
 from modelexport.graph.protos import find_attribute
@@ -178,12 +178,14 @@ def sketches_of(file: ModelFile, block: int = 0) -> Sketches:
     blocked = frozenset(blocked_weights(file.proto) if block else ())
     tensors = {tensor.name: tensor for tensor in file.proto.graph.initializer}
     for key, node in walk_nodes(file.proto):
-        if node.op_type == "Constant" and (value := find_attribute(node, "value")) is not None:
+        value = find_attribute(node, "value") if node.op_type == "Constant" else None
+        # `weights` are by name, and belong to initializers: a constant has its own numbers or none.
+        if value is not None and has_data(value.t) and not is_external(value.t):
             tensors[key] = value.t
 
     def find(name: str) -> Sketch | None:
         tensor = tensors.get(name)
-        if tensor is None or 0 in tensor.dims or tensor.data_type == onnx.TensorProto.STRING:
+        if tensor is None or 0 in tensor.dims or not has_numbers(file, tensor):
             return None
         content = initializer_array(file, tensor)
         return sketch(unblocked(content, block) if name in blocked else content)

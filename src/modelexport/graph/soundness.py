@@ -20,7 +20,7 @@ import onnx
 from modelexport.errors import FileUnreadable, some_of
 from modelexport.graph.algorithms import group_by_key
 from modelexport.graph.file import external
-from modelexport.graph.file.reading import ModelFile, initializer_arrays, is_data_outside
+from modelexport.graph.file.reading import ModelFile, has_numbers, initializer_arrays, is_data_outside
 from modelexport.graph.file.weights import storage_size
 from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node, walk_nodes
 from modelexport.graph.inference import check_model
@@ -163,7 +163,10 @@ def are_same(file: ModelFile, other: ModelFile) -> bool:
     if next(contents) != next(contents):
         return False
     arrays = dict(initializer_arrays(other))
-    return all(np.array_equal(_bits(array), _bits(arrays[name])) for name, array in initializer_arrays(file))
+    own = {tensor.name for tensor in file.proto.graph.initializer if has_numbers(file, tensor)}
+    return own == arrays.keys() and all(
+        np.array_equal(_bits(array), _bits(arrays[name])) for name, array in initializer_arrays(file)
+    )
 
 
 def _headers(proto: onnx.ModelProto) -> tuple[frozenset[bytes], ...]:

@@ -78,6 +78,11 @@ class Polynomial:
         parts = sum(argument.extent for atom in inside for argument in atom.arguments)
         return parts + sum(1 + len(monomial) for monomial, _ in self.terms)
 
+    @property
+    def degree(self) -> int:
+        """The highest power of one atom: 2 of `batch*sequence^2`."""
+        return max((power for monomial, _ in self.terms for _, power in monomial), default=0)
+
     def _atoms(self) -> Iterator[Atom]:
         yield from (atom for monomial, _ in self.terms for atom, _ in monomial)
 

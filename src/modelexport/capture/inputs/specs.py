@@ -223,6 +223,7 @@ def dynamic_axes(values: Mapping[str, Any]) -> Mapping[str, Mapping[int, str]]:
 
 
 _EXAMPLE = "Write name=SHAPE[:DTYPE], for example x=1x3x224x224:float32, or flag=:bool for a scalar."
+_FARTHEST = 2**62
 _SPEC_KEYS = {"shape", "dtype", "range"}
 _FILE_EXAMPLE = 'Write {"input_ids": {"shape": [2, 16], "dtype": "int64", "range": [0, 999]}}.'
 _DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -259,7 +260,9 @@ def _spec_entry(name: str, entry: object) -> InputSpec:
     if unknown := sorted(set(entry) - _SPEC_KEYS):
         raise InputError(f"input {name!r}: unknown key {unknown[0]!r}", _FILE_EXAMPLE)
     dtype, bounds = entry.get("dtype"), entry.get("range")
-    if bounds is not None and not (_is_list_of(bounds, (int, float)) and len(bounds) == 2 and bounds[0] <= bounds[1]):
+    is_pair = isinstance(bounds, list) and len(bounds) == 2 and _is_list_of(bounds, (int, float))
+    # Both must be numbers that 64 bits hold; infinity is none.
+    if bounds is not None and not (is_pair and -_FARTHEST <= bounds[0] <= bounds[1] <= _FARTHEST):
         raise InputError(f"input {name!r}: range {bounds!r} is not [lowest, highest]", _FILE_EXAMPLE)
     limits = None if bounds is None else (float(bounds[0]), float(bounds[1]))
     return _check_spec(InputSpec(name, tuple(entry["shape"]), None if dtype is None else str(dtype), limits))

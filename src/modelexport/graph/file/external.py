@@ -113,7 +113,8 @@ def data_files(model: onnx.ModelProto, directory: Path) -> set[Path]:
     """Every file that a tensor says its data is in, wherever that is and whether it is there or not."""
     outside = filter(is_external, tensors(model))
     entries = (entry for tensor in outside for entry in tensor.external_data)
-    return {directory / entry.value for entry in entries if entry.key == "location"}
+    # What has a NUL in it is no name of a file, and nothing to keep from being overwritten.
+    return {directory / entry.value for entry in entries if entry.key == "location" and "\0" not in entry.value}
 
 
 def data_path(tensor: onnx.TensorProto, directory: Path | None) -> Path:

@@ -26,7 +26,7 @@ import onnx
 import onnx.numpy_helper
 from google.protobuf.message import DecodeError
 
-from modelexport.errors import FileUnreadable, ModelExportError
+from modelexport.errors import FileUnreadable, ModelExportError, shorten
 from modelexport.graph.file import external
 from modelexport.graph.file import weights as wire
 from modelexport.graph.file.external import external_data, is_external, tensors
@@ -168,14 +168,27 @@ _NUMPYS_OWN = 1
 
 
 def initializer_arrays(file: ModelFile) -> Iterator[tuple[str, np.ndarray]]:
-    """The main graph's initializers by name, one at a time; strings are left out."""
+    """The main graph's initializers by name, one at a time; those without numbers are left out."""
     for tensor in file.proto.graph.initializer:
-        if tensor.data_type != onnx.TensorProto.STRING:
+        if has_numbers(file, tensor):
             yield tensor.name, initializer_array(file, tensor)
+
+
+def has_numbers(file: ModelFile, tensor: onnx.TensorProto) -> bool:
+    """False for strings, for a header alone (a file may leave out its weights), and for what has no name."""
+    if tensor.data_type == onnx.TensorProto.STRING:
+        return False
+    if is_data_outside(file, tensor):
+        return tensor.name in file.weights
+    return has_data(tensor) or 0 in tensor.dims
 
 
 def initializer_array(file: ModelFile, tensor: onnx.TensorProto) -> np.ndarray:
     """A view of the file where numpy has the type, else a copy."""
+    if not has_numbers(file, tensor):
+        raise FileUnreadable(
+            f"the tensor {shorten(tensor.name)!r} is a header without numbers", "Give the file with all of its weights."
+        )
     if not is_data_outside(file, tensor) or not is_numpy_type(tensor):
         return onnx.numpy_helper.to_array(tensor_with_data(file, tensor))
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)

@@ -49,7 +49,7 @@ _ROUNDED = {"floor": 1, "floortoint": 1, "trunctoint": 1, "ceiling": -1, "ceil":
 
 
 # Longer polynomials than this are not worth their while: a size that would be one gets a name instead.
-_LONGEST, _MOST_BITS = 400, 256
+_LONGEST, _MOST_BITS, _HIGHEST = 400, 256, 64
 _LONGEST_TEXT = 1000
 
 
@@ -206,7 +206,8 @@ def product(sizes: Iterable[Size]) -> Size:
 
 def limit_length(size: Size) -> Size:
     """The size, unless it is too long to go on with."""
-    if size.bit_length() > _MOST_BITS if isinstance(size, int) else size.extent > _LONGEST:
+    is_long = isinstance(size, Polynomial) and (size.extent > _LONGEST or size.degree > _HIGHEST)
+    if is_long or (isinstance(size, int) and size.bit_length() > _MOST_BITS):
         raise Unknown("a size is too long a formula")
     return size
 

@@ -20,7 +20,7 @@ from onnx.numpy_helper import to_array
 
 from modelexport.graph.algorithms import ValueNumbers
 from modelexport.graph.file.external import external_data, is_external
-from modelexport.graph.file.reading import ModelFile, initializer_array
+from modelexport.graph.file.reading import ModelFile, has_numbers, initializer_array
 from modelexport.graph.functions import InlinedModel
 from modelexport.graph.index import MAIN, Graph, subgraphs_with_ids, value_id, walk_nodes
 from modelexport.graph.module_totals import ModuleTotals
@@ -91,7 +91,7 @@ class ConstantStore:
         """What a constant holds; None for what holds no numbers."""
         tensor = self._initializers.get(name)
         if tensor is not None:
-            return None if tensor.data_type == onnx.TensorProto.STRING else initializer_array(self._file, tensor)
+            return initializer_array(self._file, tensor) if has_numbers(self._file, tensor) else None
         inner = self._inner.get(name)
         if inner is not None:
             data = bytes(external_data(inner, self._file.directory).raw())
