@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -52,6 +54,39 @@ def test_a_module_that_is_not_part_of_the_model_is_not_a_call() -> None:
     seen = watched(Doing(lambda net, x: stranger(net.lin(x))))
     assert seen.issuers("relu") == ["."]
     assert [str(item.call) for item in seen.run.calls] == ["lin", ""]
+
+
+def _memoize(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A cache inside of another decorator, as transformers has it."""
+    cached = functools.lru_cache(maxsize=1)(function)
+
+    @functools.wraps(function)
+    def call(*sizes: int) -> Tensor:
+        return cached(*sizes)
+
+    return call
+
+
+@_memoize
+def _cosines(size: int) -> Tensor:
+    return torch.arange(size).cos()
+
+
+class Memoized(nn.Module):
+    @staticmethod
+    @functools.lru_cache(maxsize=1)
+    def sines(size: int) -> Tensor:
+        return torch.arange(size).sin()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.sines(x.shape[-1]) + _cosines(x.shape[-1])
+
+
+@pytest.mark.parametrize("operator", ["sin", "cos"])
+def test_a_call_issues_what_an_earlier_one_left_in_a_cache(operator: str) -> None:
+    net = nn.Sequential(Memoized(), Memoized())
+    net(X)
+    assert watched(net).issuers(operator) == ["0", "1"]
 
 
 def test_control_flow_is_one_operator() -> None:

@@ -92,6 +92,32 @@ def test_work_that_a_run_leaves_out_is_proved_by_those_that_do_it() -> None:
     assert shown_by(found["m"]) == (Verdict.PROVED, ShownBy.SERIES)
 
 
+# equal work of several modules, told apart by what reads it
+
+TABLES = model(
+    node("Sin", "k", "s"), node("Add", "x s", "y"), node("Cos", "k", "t"), node("Mul", "y t", "z"), outputs="z"
+)
+TABLE = numbers(9)
+
+
+def tables_run(seed: int) -> tuple[Story, dict[str, np.ndarray]]:
+    """`a` and `c` make the same table from nothing; `b` adds that of `a`, the root multiplies by that of `c`."""
+    x = numbers(seed)
+    values = {"x": x, "s": TABLE, "t": TABLE, "y": x + TABLE, "z": (x + TABLE) * TABLE}
+    story = Story(x=x).op("a", "", s=TABLE).view("b", "s", r=TABLE).op("b", "x r", y=values["y"])
+    return story.op("c", "", t=TABLE).op("", "y t", z=values["z"]), values
+
+
+def test_equal_work_is_told_apart_by_what_reads_it() -> None:
+    found = completed(TABLES, {"s": "a", "y": "b", "t": "c", "z": "."}, tables_run(1), tables_run(2))
+    assert {key: found[key].shown_by for key in "st"} == {"s": ShownBy.BESIDE, "t": ShownBy.BESIDE}
+
+
+def test_equal_work_is_not_that_of_the_module_whose_value_others_read() -> None:
+    found = completed(TABLES, {"s": "c", "y": "b", "t": "a", "z": "."}, tables_run(1), tables_run(2))
+    assert {found[key].shown_by for key in "st"} == {None}
+
+
 # weights
 
 WEIGHED = model(node("MatMul", "x w", "h"), node("Add", "h v", "y"), outputs="y", weights={"w": (12, 12), "v": (12,)})

@@ -35,7 +35,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from modelexport.capture.arguments import CallArguments, output_tensors, storage_pointer, tensors_in
 from modelexport.capture.hierarchy import call_model
-from modelexport.capture.isolation import EXPORT_LOCK, preserve_model
+from modelexport.capture.isolation import EXPORT_LOCK, find_memos, preserve_model
 from modelexport.capture.tensor_spill import TensorSpill
 from modelexport.errors import InputError
 from modelexport.graph.sample import LOOSEST, Sample, sample, unseen
@@ -237,6 +237,7 @@ class _CallWatcher:
         self._open: list[_OpenCall] = []
         self._values = values
         self._thread = threading.get_ident()
+        self._memos = find_memos(model)
 
     @property
     def current(self) -> ModuleCall | None:
@@ -254,6 +255,9 @@ class _CallWatcher:
         if not self._is_watched(module):
             return
         path = self._paths[module]
+        # What an earlier call left in a cache, this one computes as well in a graph that was traced.
+        for forget in self._memos:
+            forget()
         arguments = self._keep_tensors(args)  # now, because a module may write into what it is given
         self._open.append(_OpenCall(ModuleCall(path, next(self._counts[path])), arguments, len(self._values.samples)))
 

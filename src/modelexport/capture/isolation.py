@@ -12,10 +12,11 @@ one message of an exporter's exception (`export_failed`).
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -71,6 +72,39 @@ def _preserve_buffers(module: torch.nn.Module) -> Iterator[None]:
         for buffer, version, copy in saved:
             if buffer._version != version:
                 buffer.copy_(copy)
+
+
+def find_memos(model: nn.Module) -> tuple[Callable[[], None], ...]:
+    """What empties the caches of memoized functions and methods (`functools.lru_cache`) that a model's files define.
+
+    A cached tensor is handed on by a call that issues no operator, so what is in a trace would depend on who ran
+    before. Caches may be inside of other decorators:
+    https://github.com/huggingface/transformers/blob/main/src/transformers/pytorch_utils.py
+    """
+    classes = {base for part in model.modules() for base in type(part).__mro__ if base.__module__ != "builtins"}
+    files = {cls.__module__ for cls in classes} & sys.modules.keys()
+    scopes = [*map(vars, classes), *(vars(sys.modules[name]) for name in files)]
+    functions = {id(function): function for scope in scopes for held in scope.values() for function in _unwrap(held)}
+    memos = (function for function in functions.values() if callable(_clearer(function)))
+    return tuple(memo.cache_clear for memo in memos if memo.__module__ in files)
+
+
+def _unwrap(held: object) -> Iterator[Any]:
+    """A function, and those that its decorators hold."""
+    waiting, seen = [getattr(held, "__func__", held)], set[int]()
+    while waiting:
+        function = waiting.pop()
+        if id(function) in seen or not (inspect.isfunction(function) or callable(_clearer(function))):
+            continue
+        seen.add(id(function))
+        yield function
+        closure = getattr(function, "__closure__", None) or ()
+        with suppress(ValueError):  # a cell may be empty
+            waiting += [cell.cell_contents for cell in closure]
+
+
+def _clearer(function: object) -> object:
+    return inspect.getattr_static(type(function), "cache_clear", None)
 
 
 @contextmanager

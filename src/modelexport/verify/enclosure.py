@@ -87,6 +87,12 @@ class ProofCompletion:
         shareable = idle | {node.key for node in waiting if node.key not in self._graph.computed}
         enclosure = Enclosure(self._graph, self._owners, {*self._proof.shown, *newly_shown} - {*refuted}, self._stack)
         newly_shown |= enclosure.extend(waiting, shareable=shareable, likely=likely)
+        by_readers = series.tell_apart(self._graph, said, enclosure.shown)
+        apart = {key for key in likely - newly_shown.keys() if self._is_exactly(key, by_readers.get(key, _NOBODY))}
+        enclosure.show(apart)
+        newly_shown |= dict.fromkeys(apart, ShownBy.BESIDE)
+        waiting = [node for node in waiting if node.key not in newly_shown]
+        newly_shown |= enclosure.extend(waiting if apart else (), shareable=shareable, likely=likely)
         judged = (self._refute(node, refuted[node.key]) if node.key in refuted else node for node in self._proof.nodes)
         return AttributionProof(tuple(self._complete_node(node, newly_shown) for node in judged))
 
@@ -135,13 +141,16 @@ class Enclosure:
     """The shown nodes of one graph, and those that they enclose.
 
     owners  what each node is credited to, by key
-    shown   keys of the nodes whose owners are shown
+    shown   keys of the nodes whose owners are shown; these with their owners, as an attribute
     """
 
     def __init__(self, graph: Graph, owners: Mapping[str, Frontier], shown: Iterable[str], stack: _Stack) -> None:
         self._graph, self._owners, self._stack = graph, owners, stack
-        self._shown = {key: owners[key] for key in shown}
+        self.shown = {key: owners[key] for key in shown}
         self._returned = frozenset(value for values in graph.body_outputs.values() for value in values)
+
+    def show(self, keys: Iterable[str]) -> None:
+        self.shown |= {key: self._owners[key] for key in keys}
 
     def extend(self, nodes: Collection[Node], *, shareable: Collection[str], likely: Collection[str]) -> _Shown:
         """How nodes are enclosed, by key, until nothing more is.
@@ -159,12 +168,12 @@ class Enclosure:
                     shown_by = ShownBy.BESIDE
                 if shown_by is not None:
                     enclosed[node.key] = shown_by
-                    self._shown[node.key] = self._owners[node.key]
+                    self.show([node.key])
             waiting = [node for node in waiting if node.key not in enclosed]
             if len(enclosed) == before:
                 between = dict.fromkeys(self._find_between(waiting), ShownBy.BETWEEN)
                 enclosed |= between
-                self._shown |= {key: self._owners[key] for key in between}
+                self.show(between)
                 waiting = [node for node in waiting if node.key not in enclosed]
             if len(enclosed) == before:
                 return enclosed
@@ -173,14 +182,14 @@ class Enclosure:
         """How its readers enclose a node, if they do."""
         owners = self._owners[node.key]
         readers = sorted(set(self._graph.successors(node)), key=lambda reader: reader.position)
-        shown = [self._shown[reader.key] for reader in readers if reader.key in self._shown]
+        shown = [self.shown[reader.key] for reader in readers if reader.key in self.shown]
         if not owners or not shown:
             return None
         is_private = len(shown) == len(readers) and self._returned.isdisjoint(node.outputs)
         if owners <= _NOBODY.union(*shown):
             if is_private and not any(owners.isdisjoint(calls) for calls in shown):
                 return ShownBy.READERS
-            is_first = not owners.isdisjoint(self._shown.get(readers[0].key, _NOBODY))
+            is_first = not owners.isdisjoint(self.shown.get(readers[0].key, _NOBODY))
             return ShownBy.FIRST_READER if is_shareable and is_first else None
         return ShownBy.CALLED if is_shareable and is_private and owners == self._common_caller(shown) else None
 
@@ -194,13 +203,13 @@ class Enclosure:
     def _is_beside(self, node: Node) -> bool:
         """Whether what a node reads, or what reads it, is shown to be its owners'."""
         near = (*self._graph.predecessors(node), *self._graph.successors(node))
-        around = _NOBODY.union(*(self._shown.get(other.key, _NOBODY) for other in near))
+        around = _NOBODY.union(*(self.shown.get(other.key, _NOBODY) for other in near))
         return bool(self._owners[node.key]) and self._owners[node.key] <= around
 
     def _find_between(self, nodes: Iterable[Node]) -> list[str]:
         """Keys of nodes between shown nodes of their owners, over nodes that are not shown."""
-        below = nearest_proved_below(self._graph, self._shown)
-        above = nearest_proved_above(self._graph, self._shown)
+        below = nearest_proved_below(self._graph, self.shown)
+        above = nearest_proved_above(self._graph, self.shown)
         return [node.key for node in nodes if self._is_between(node.key, below[node.key], above[node.key])]
 
     def _is_between(self, key: str, under: Frontier, over: Frontier) -> bool:

@@ -14,13 +14,13 @@ A model may leave out work in one of the runs (that of a mask that hides nothing
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
-from modelexport.graph.algorithms import group_by_key
-from modelexport.graph.index import Node
+from modelexport.graph.algorithms import backward_slice, group_by_key
+from modelexport.graph.index import Graph, Node
 from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.signals import EagerRun
@@ -46,16 +46,29 @@ class SeenRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Label:
+    """A value of the model, whatever its number is in a run: the operator's call and name, which of these it is, and
+    which of its results."""
+
+    call: ModuleCall
+    name: str
+    occurrence: int
+    result: int
+
+
+@dataclass(frozen=True, slots=True)
 class SeriesEvidence:
     """
     issuers    the calls that issued a node's value in every run
     is_strong  it is more than a few numbers: whoever did not issue it has no part in it
     is_new     they made it, and did not only pass it on
+    labels     of the values that they issued
     """
 
     issuers: frozenset[ModuleCall] = frozenset()
     is_strong: bool = False
     is_new: bool = True
+    labels: frozenset[Label] = frozenset()
 
 
 class _ParameterReaders:
@@ -70,45 +83,45 @@ class _ParameterReaders:
         return (call for number in self._index.alike(weight) for call in self._readers[number])
 
 
-@dataclass(frozen=True, slots=True)
-class _Label:
-    """A value of the model, whatever its number is in a run: the operator's call and name, which of these it is, and
-    which of its results."""
-
-    call: ModuleCall
-    name: str
-    occurrence: int
-    result: int
-
-
 @dataclass(frozen=True)
 class _LabelledRun:
     seen: Mapping[str, Sample]
-    samples: Mapping[_Label, Sample]
-    reads: Mapping[_Label, tuple[Sample, ...]]
-    labels: Sequence[_Label]
+    samples: Mapping[Label, Sample]
+    reads: Mapping[Label, tuple[Sample, ...]]
+    sources: Mapping[Label, tuple[Label, ...]]
+    labels: Sequence[Label]
     index: SampleIndex
 
     @classmethod
     def of(cls, run: SeenRun) -> _LabelledRun:
-        samples, reads = {}, {}
+        samples, reads, sources, label_of = {}, {}, {}, dict[int, Label]()
         occurrences: Counter[tuple[ModuleCall, str]] = Counter()
         for op in run.run.ops:
             occurrence = occurrences[op.call, op.name]
             occurrences[op.call, op.name] += 1
             for result, number in enumerate(op.makes):
-                label = _Label(op.call, op.name, occurrence, result)
+                label = Label(op.call, op.name, occurrence, result)
                 samples[label] = _as_numbers(run.samples[number])
                 reads[label] = tuple(_as_numbers(run.samples[read]) for read in op.reads)
+                sources[label] = tuple(label_of[read] for read in op.reads if read in label_of)
+                label_of[number] = label
         seen = {name: _as_numbers(sample) for name, sample in run.seen.items()}
         labels = tuple(samples)
-        return cls(seen, samples, reads, labels, SampleIndex(dict(enumerate(samples.values()))))
+        return cls(seen, samples, reads, sources, labels, SampleIndex(dict(enumerate(samples.values()))))
 
-    def labels_like(self, name: str) -> set[_Label]:
+    def labels_like(self, name: str) -> set[Label]:
         return {self.labels[number] for number in self.index.alike(self.seen[name])}
 
-    def is_passed_on(self, label: _Label) -> bool:
+    def is_passed_on(self, label: Label) -> bool:
         return any(alike(self.samples[label], read) for read in self.reads[label])
+
+    def made_of(self, label: Label) -> set[Label]:
+        """A value, and those that its operator read, also where others only passed these on to it."""
+
+        def passed_on(source: Label) -> Iterable[Label]:
+            return self.sources[source] if source == label or self.is_passed_on(source) else ()
+
+        return set(backward_slice([label], passed_on)) if label in self.sources else set()
 
 
 class RunSeries:
@@ -153,14 +166,41 @@ class RunSeries:
         makers = [pair for pair in new if pair in in_shape] or new
         deciding = makers if makers and not passes_on else in_shape
         is_strong = any(_is_varied(run.seen[name]) for name, _ in deciding for run in self._runs)
-        return SeriesEvidence(frozenset(label.call for _, label in deciding), is_strong, deciding is makers)
+        labels = frozenset(label for _, label in deciding)
+        return SeriesEvidence(frozenset(label.call for label in labels), is_strong, deciding is makers, labels)
+
+    def tell_apart(
+        self, graph: Graph, said: Mapping[str, SeriesEvidence], shown: Mapping[str, Collection[ModuleCall]]
+    ) -> Mapping[str, frozenset[ModuleCall]]:
+        """By node key, of nodes that several calls issued: those whose values are read as the node's is read.
+
+            run     a: sin ─► s0 ─► add of b        c: sin ─► s1 ─► mul of d        s0 and s1 are equal
+            graph   Sin ─► Add (b's)                                                this Sin is a's
+
+        said   what is known of nodes that are not shown
+        shown  the owners of those that are
+        """
+        left = {key: evidence.labels for key, evidence in said.items() if evidence.labels}
+        for node in reversed(graph.running_order):
+            for reader in graph.successors(node) if len(left.get(node.key, ())) > 1 else ():
+                read = (
+                    self._labels_of(reader, shown.get(reader.key, ())) if reader.key not in left else left[reader.key]
+                )
+                fitting = left[node.key] & set().union(*map(self._runs[0].made_of, read))
+                left[node.key] = fitting or left[node.key]
+        return {key: frozenset(label.call for label in labels) for key, labels in left.items()}
+
+    def _labels_of(self, node: Node, owners: Collection[ModuleCall]) -> Iterable[Label]:
+        """What the owners of a shown node issued that holds the same, in the first run."""
+        made = [name for name in node.outputs if name in self._runs[0].seen]
+        return [label for name in made for label in self._runs[0].labels_like(name) if label.call in owners]
 
     @cached_property
     def _visible(self) -> frozenset[str]:
         """Values of the file that were seen in every run."""
         return frozenset.intersection(*(frozenset(run.seen) for run in self._runs))
 
-    def _labels_like(self, name: str) -> list[_Label]:
+    def _labels_like(self, name: str) -> list[Label]:
         """What holds the same as a value of the file in all runs that have it."""
         alike_in = [(run, run.labels_like(name)) for run in self._runs]
         labels = set().union(*(labels for _, labels in alike_in))
@@ -171,11 +211,11 @@ class RunSeries:
     def _are_alike(self, made: str, read: str) -> bool:
         return all(alike(run.seen[made], run.seen[read]) for run in self._runs)
 
-    def _is_new(self, label: _Label) -> bool:
+    def _is_new(self, label: Label) -> bool:
         """Whether it is other than all that its operator read, in some run: views, copies and casts pass on."""
         return not all(run.is_passed_on(label) for run in self._runs if label in run.samples)
 
-    def _has_shape(self, label: _Label, name: str) -> bool:
+    def _has_shape(self, label: Label, name: str) -> bool:
         having = (run for run in self._runs if label in run.samples)
         return all(run.samples[label].shape == run.seen[name].shape for run in having)
 
