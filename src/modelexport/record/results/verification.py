@@ -158,6 +158,16 @@ class NotFinite:
 
 
 @dataclass(frozen=True, slots=True)
+class SuddenLoss:
+    """A module call that agrees within the tolerance, and loses more decibels than rounding explains."""
+
+    call: ModuleCall
+    class_name: str
+    inputs: Difference
+    outputs: Difference
+
+
+@dataclass(frozen=True, slots=True)
 class ParameterDifference:
     """A parameter that the model holds with other numbers than the file. `name` is that in the state_dict."""
 
@@ -340,6 +350,7 @@ class Verification:
     deployed    the file was compared as ONNX Runtime runs it, with all optimizations
     parameters  None where two files were compared
     proof       None where two files were compared, or it was not asked for
+    sudden_losses  modules that agree, and lose more than rounding explains; only where all numbers agree
     frozen      what the file has of its sample for good: how it is wrong on inputs that are not like it
     """
 
@@ -358,6 +369,7 @@ class Verification:
     notes: tuple[str, ...] = ()
     deployed: bool = False
     frozen: tuple[str, ...] = ()
+    sudden_losses: tuple[SuddenLoss, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property

@@ -13,6 +13,7 @@ Which modules have a row is decided in `verification_rows.py`.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -80,7 +81,7 @@ def _counts_line(proof: results.AttributionProof) -> Text:
     return line.append(f"{contradicted:,} contradicted{faults}", "bold red" if contradicted else "green")
 
 
-_LISTED_PARAMETERS = _LISTED_FUSIONS = 5  # --all lists the others
+_LISTED_PARAMETERS = _LISTED_FUSIONS = _LISTED_LOSSES = 5  # --all lists the others
 _STYLES = {
     results.Status.OK: "green",
     results.Status.DIVERGES: "red",
@@ -103,6 +104,7 @@ def verification_tables(verification: results.Verification, shown: Shown) -> Ite
     yield from _outputs(verification.outputs)
     yield Text()
     yield from _origins(verification)
+    yield from _sudden_losses(verification, shown)
     if verification.proof is not None:
         yield from proof_tables(verification.proof, shown.everything)
     elif verification.parameters is not None:
@@ -292,6 +294,23 @@ def _origins(verification: results.Verification) -> Iterator[RenderableType]:
         yield plain(message, "red")
 
 
+def _sudden_losses(verification: results.Verification, shown: Shown) -> Iterator[RenderableType]:
+    listed = verification.sudden_losses if shown.everything else verification.sudden_losses[:_LISTED_LOSSES]
+    for loss in listed:
+        module = modules_text([loss.call])
+        line = Text().append("sudden loss: ", "bold yellow").append_text(plain(f"{module} ({loss.class_name})", "bold"))
+        yield line.append(f"   in {decibels_text(loss.inputs.sqnr)} dB, out {decibels_text(loss.outputs.sqnr)} dB   ")
+    yield from _more(len(verification.sudden_losses) - len(listed))
+    if listed:
+        path = verification.sudden_losses[0].call.path
+        chosen = f" --left-module {shlex.quote(path)}" if path else ""
+        other = verification.reference if verification.parameters is None else "NEW.onnx"
+        compared = f"modelexport diff {shlex.quote(other)} {shlex.quote(verification.file)}{chosen}"
+        made = "compare the files" if verification.parameters is None else "export the model anew and compare"
+        said = "within the tolerance, and more than rounding explains, such as another epsilon"
+        yield plain(f"  {said}; {made}: {compared}")
+
+
 def _divergence(divergence: results.Divergence) -> Iterator[RenderableType]:
     calls = zip(divergence.calls, divergence.class_names, strict=True)
     modules = " + ".join(f"{modules_text([call])} ({name})" for call, name in calls)
@@ -344,6 +363,8 @@ def _left_out(verification: results.Verification) -> Iterator[str]:
         yield f"output {', '.join(small)} is {_TOO_SMALL}: no larger than rounding errors"
     if verification.skipped:
         yield f"output {', '.join(verification.skipped)} could not be compared"
+    if count := len(verification.sudden_losses):
+        yield f"{counted(count, 'module')} {'loses' if count == 1 else 'lose'} more than rounding explains"
     check, proof = verification.parameters, verification.proof
     if proof is not None and proof.compute and not proof.compute_shown:
         weights = "" if check is None or check.compared else ", and no weight has a copy in the file"
