@@ -351,6 +351,12 @@ def test_what_is_refused(small_path: Path, samples: Path, tmp_path: Path, capsys
         (["--quant-format", "qdq"], "--static"),
         (["--method", "entropy"], "--static"),
         (["--activation-type", "int8"], "--static"),
+        (["--block-size", "32"], "--block-size 32 is for weights of four bits"),
+        (["--static", "--weight-type", "int4", "--block-size", "64"], "without --static"),
+        (["--weight-type", "int4", "--per-channel"], "--per-channel is for weights of eight bits"),
+        (["--weight-type", "int4", "--reduce-range"], "--reduce-range is for weights of eight bits"),
+        (["--static", "--calibration", samples, "--input", "ids=2x2"], "--input is for inputs that are made"),
+        (["--no-check", "--input", "ids=2x2"], "nothing is run"),
         (["--static", "--calibration", tmp_path / "no.npz"], "cannot read"),
         (["--op-types", "Matmul"], "unknown operator"),
     ):

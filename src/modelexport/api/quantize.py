@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed
 
 _MOST_REPORTED = 4
+# Weights of four bits that share a scale.
+_USUAL_BLOCK = 32
 
 
 @overload
@@ -77,7 +79,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     op_types: Sequence[str] = (),
     per_channel: bool = False,
     reduce_range: bool = False,
-    block_size: int = 32,
+    block_size: int | None = None,
     input: Sequence[str] = (),
     samples: int = 4,
     seed: int = 0,
@@ -98,19 +100,29 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     quant_format qdq (the default) or qoperator, for a static one
     method       minmax (the default), entropy, percentile or distribution, for a static one
     weight_type  int8 by default; int4 and uint4 without `static`: matrix products become MatMulNBits
-    block_size   how many weights share a scale, for int4 and uint4 without `static`
+    block_size   how many weights share a scale, for int4 and uint4 without `static`; 32 if left out
     report       compare with `file` module by module
     components   of a package, the names of those that are quantized; others are copied
     force        of a package: write into a folder that is not empty
     """
     types = tuple(as_sequence(op_types))
     settings = _settings(static, quant_format, method, weight_type, activation_type)
-    settings = replace(settings, per_channel=per_channel, reduce_range=reduce_range, op_types=types, block=block_size)
+    settings = replace(settings, per_channel=per_channel, reduce_range=reduce_range, op_types=types)
+    if block_size is not None and not settings.is_blockwise:
+        raise UserError(
+            f"--block-size {block_size} is for weights of four bits",
+            "Add --weight-type int4 or uint4 without --static, or leave --block-size out.",
+        )
+    settings = replace(settings, block=_USUAL_BLOCK if block_size is None else block_size)
     if settings.is_blockwise:
         quantizers.ensure_blockwise(settings)
     data = tuple(Path(path) for path in as_sequence(calibration))
     if data and not static:
         raise UserError("a dynamic quantizer looks at no samples", "Add --static, or leave --calibration out.")
+    if data and input:
+        raise UserError("--input is for inputs that are made, and --calibration gives them", "Leave one of them out.")
+    if input and not (static or check or report):
+        raise UserError("--input is for runs of the file, and nothing is run", "Leave --input or --no-check out.")
     if samples < 1:
         raise UserError(f"samples is {samples}", "Give 1 or more.")
     queries = tuple(as_sequence(exclude)), tuple(as_sequence(include))

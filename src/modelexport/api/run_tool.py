@@ -258,9 +258,10 @@ class _Steps:
         with self._clock.step(tool.name):
             target = self._folder / f"{next(self._numbers)}.onnx"
             try:
-                _call_tool(tool, option, self.last.path.resolve(), target, self._feeds, self._propose_cleaning(tool))
+                _call_tool(tool, option, self.last.path.resolve(), target, self._feeds)
             except ToolFailed as error:
-                raise self._with_reason(error) from error.__cause__
+                explained = self._with_reason(error)
+                raise (self._with_cleaning(error, tool) if explained is error else explained) from error.__cause__
             try:
                 result = open_tagged(target)
             except FileUnreadable as error:
@@ -271,18 +272,40 @@ class _Steps:
                 self.idle.append(f"{tool.name}:{option}" if option else tool.name)
             self.last = result
 
-    def _propose_cleaning(self, tool: Tool) -> str:
-        """Empty if the file has been cleaned up before: a second time changes nothing."""
+    def _with_cleaning(self, error: ToolFailed, tool: Tool) -> ToolFailed:
+        """With the advice to clean the file up first, where that was tried and helps.
+
+        Not where a remedy is known, or for a file that was cleaned up before: a second time changes nothing.
+        """
         from modelexport.transform.tools.tool import CLEANER
 
         entries = self._first.record.nodes.values()
         has_run = CLEANER in (step.name for step, _ in self._run.chain)
-        if has_run or is_changed_by((entry.attribution for entry in entries), CLEANER):
-            return ""
-        return (
-            "Some tools get along with what another one has cleaned up: try "
-            f"modelexport run-tool {quote_argument(self._first.path)} --tool {CLEANER}+{tool.name} -o FILE."
+        if tool.remedy or has_run or is_changed_by((entry.attribution for entry in entries), CLEANER):
+            return error
+        if not self._works_cleaned(tool):
+            return error
+        command = f"modelexport run-tool {quote_argument(self._first.path)} --tool {CLEANER}+{self._run.label} -o FILE"
+        return ToolFailed(
+            error.message, f"{error.hint} It gets along with what another tool has cleaned up: {command}."
         )
+
+    def _works_cleaned(self, failed: Tool) -> bool:
+        """Whether the chain comes past the tool that failed if it starts with the cleaner."""
+        from modelexport.transform.tools.catalogue import parse_chain
+        from modelexport.transform.tools.tool import CLEANER
+
+        source = self._first.path.resolve()
+        for step, option in (*parse_chain(CLEANER), *self._run.chain):
+            target = self._folder / f"tried.{next(self._numbers)}.onnx"
+            try:
+                _call_tool(step, option, source, target, self._feeds)
+            except ModelExportError:
+                return False
+            if step is failed:
+                return True
+            source = target
+        return False
 
     def check(self) -> None:
         """Run what came out once: tools may write a graph that is valid ONNX and that no runtime takes."""
@@ -325,11 +348,8 @@ class _Steps:
         )
 
 
-def _call_tool(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed, ...], cleaning: str) -> None:
-    """Run one tool on one file. Whatever it raises becomes ToolFailed, with its own message.
-
-    cleaning  what to try if nothing is known of the tool
-    """
+def _call_tool(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed, ...]) -> None:
+    """Run one tool on one file. Whatever it raises becomes ToolFailed, with its own message."""
     from modelexport.transform.tools.tool import Job
 
     # Asked before the call: a tool that misses its package deep inside may not say so.
@@ -346,7 +366,7 @@ def _call_tool(tool: Tool, option: str, source: Path, target: Path, feeds: tuple
     except Exception as error:
         raise ToolFailed(
             f"{tool.name} failed: {_first_lines(error)}",
-            f"Nothing was written. The message is the tool's own. {tool.remedy or cleaning}".strip(),
+            f"Nothing was written. The message is the tool's own. {tool.remedy}".strip(),
         ) from error
     if not target.is_file():
         raise ToolFailed(f"{tool.name} wrote nothing, and did not say why", "Nothing was written.")
