@@ -366,3 +366,6 @@ def test_what_is_refused(small_path: Path, samples: Path, tmp_path: Path, capsys
         mx.quantize(small_path, tmp_path / "out.onnx", samples=0)
     with pytest.raises(UserError):
         mx.quantize(small_path, tmp_path / "out.onnx", weight_type="int9")
+    for wrong in (5, ["op=MatMul", 5]):
+        with pytest.raises(UserError, match="exclude holds 5, an int"):
+            mx.quantize(small_path, tmp_path / "out.onnx", exclude=wrong)  # type: ignore[arg-type]

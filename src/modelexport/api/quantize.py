@@ -105,7 +105,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     components   of a package, the names of those that are quantized; others are copied
     force        of a package: write into a folder that is not empty
     """
-    types = tuple(as_sequence(op_types))
+    types = tuple(as_sequence(op_types, "op_types"))
     settings = _settings(static, quant_format, method, weight_type, activation_type)
     settings = replace(settings, per_channel=per_channel, reduce_range=reduce_range, op_types=types)
     if block_size is not None and not settings.is_blockwise:
@@ -116,7 +116,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     settings = replace(settings, block=_USUAL_BLOCK if block_size is None else block_size)
     if settings.is_blockwise:
         quantizers.ensure_blockwise(settings)
-    data = tuple(Path(path) for path in as_sequence(calibration))
+    data = tuple(Path(path) for path in as_sequence(calibration, "calibration"))
     if data and not static:
         raise UserError("a dynamic quantizer looks at no samples", "Add --static, or leave --calibration out.")
     if data and input:
@@ -125,7 +125,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
         raise UserError("--input is for runs of the file, and nothing is run", "Leave --input or --no-check out.")
     if samples < 1:
         raise UserError(f"samples is {samples}", "Give 1 or more.")
-    queries = tuple(as_sequence(exclude)), tuple(as_sequence(include))
+    queries = tuple(as_sequence(exclude, "exclude")), tuple(as_sequence(include, "include"))
     embedding, made = parse_embedding(embed, "torch", False), SampleRequest(samples, seed, tuple(input))
     request = _QuantizeRequest(settings, static, *queries, data, made, embedding, check, report)
     if (package := find_package(file)) is not None:

@@ -360,6 +360,25 @@ def test_a_sudden_loss_is_remarked_with_what_to_compare() -> None:
     assert several.endswith("7 modules lose more than rounding explains")
 
 
+def test_numbers_that_nobody_could_compare_do_not_agree() -> None:
+    nothing = replace(difference(math.inf), cosine=math.nan, nothing_finite=True)
+    call = replace(numbers("fc"), outputs=nothing)
+    shown = lines(replace(verification(call), outputs={"y": nothing}))
+    assert [line.split() for line in shown if line.startswith(("fc ", "y "))] == [
+        ["fc", "1", "NaN", "or", "infinite", "everywhere"],
+        ["y", "NaN", "or", "infinite", "everywhere"],
+    ]
+    said = "output y is NaN or infinite everywhere in both: no numbers could be compared on these inputs"
+    assert " ".join(" ".join(shown).split()).endswith(f"what was compared agrees, but {said}")
+
+
+def test_where_only_numbers_inside_differ_it_is_said() -> None:
+    found = wrong_in("fc", numbers("fc", 130, 20))
+    inside = replace(found, outputs={"y": difference(130)})
+    assert lines(inside)[-1] == "not as ./net: numbers differ inside of the model, and its outputs agree"
+    assert lines(replace(found, outputs={"y": difference(20)}))[-1] == "not as ./net: numbers differ"
+
+
 def test_where_nothing_is_proved_not_everything_agrees() -> None:
     found = replace(
         verification(numbers("fc", 120, 120)),

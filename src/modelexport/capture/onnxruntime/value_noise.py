@@ -18,7 +18,7 @@ from modelexport.capture.rounding import LAST_BITS, largest_array_change
 from modelexport.graph.file.tagged_file import TaggedFile
 
 # Coarse types are judged by their grain, and need no such run.
-_EPSILON = {onnx.TensorProto.FLOAT: 2.0**-23, onnx.TensorProto.DOUBLE: 2.0**-52}
+_EPSILON: dict[int, float] = {onnx.TensorProto.FLOAT: 2.0**-23, onnx.TensorProto.DOUBLE: 2.0**-52}
 _EXACT, _FACTOR = "modelexport.exact.", "modelexport.factor."
 
 
@@ -69,6 +69,8 @@ def round_differently(file: TaggedFile) -> onnx.ModelProto:
 
 def _disturb(name: str, relative: float, seed: int) -> Iterator[onnx.NodeProto]:
     """seed  another one for each value: errors of rounding do not add up as equal ones do"""
-    bounds = {"low": 1 - relative, "high": 1 + relative, "seed": float(seed)}
-    yield onnx.helper.make_node("RandomUniformLike", [_EXACT + name], [_FACTOR + name], **bounds)
+    factor = onnx.helper.make_node("RandomUniformLike", [_EXACT + name], [_FACTOR + name])
+    for bound, number in (("low", 1 - relative), ("high", 1 + relative), ("seed", float(seed))):
+        factor.attribute.append(onnx.helper.make_attribute(bound, number))
+    yield factor
     yield onnx.helper.make_node("Mul", [_EXACT + name, _FACTOR + name], [name])

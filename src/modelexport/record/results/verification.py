@@ -27,6 +27,7 @@ class Difference:
     sqnr      signal to noise in decibels; infinite where the tensors are equal
     unlike    elements that are not finite in one of them only, or not in the same way
     excess    by how much an element differs by more than its size explains; 0 if none does, or a limit was chosen
+    nothing_finite  all elements are NaN or infinite in both: no numbers were compared
     """
 
     max_abs: float
@@ -36,6 +37,7 @@ class Difference:
     unlike: int
     agrees: bool
     excess: float = 0.0
+    nothing_finite: bool = False
 
     @property
     def too_small(self) -> bool:
@@ -45,7 +47,7 @@ class Difference:
     @property
     def equal(self) -> bool:
         """Not one bit of noise."""
-        return self.sqnr == math.inf
+        return self.sqnr == math.inf and not self.nothing_finite
 
     @classmethod
     def worst(cls, differences: Iterable[Difference]) -> Difference | None:
@@ -66,6 +68,7 @@ class Difference:
             unlike=sum(item.unlike for item in measured),
             agrees=all(item.agrees for item in measured),
             excess=max(item.excess for item in measured),
+            nothing_finite=all(item.nothing_finite for item in measured),
         )
 
 

@@ -88,7 +88,7 @@ _STYLES = {
     results.Status.FOLLOWS: "yellow",
     results.Status.NOT_COMPARED: "dim",
 }
-_TOO_SMALL = "too small to tell"
+_TOO_SMALL, _NOTHING_FINITE = "too small to tell", "NaN or infinite everywhere"
 _EFFECT = "effect at outputs"
 _NUMBERS = ("calls", "in dB", "out dB", "lost dB", _EFFECT, "max |Δ|", "SQNR dB", "cosine")
 
@@ -222,6 +222,8 @@ def _calls(row: ModuleNumbers) -> str:
 def _figures(difference: results.Difference | None) -> tuple[str, str, str]:
     if difference is None:
         return "", "", ""
+    if difference.nothing_finite:
+        return "", "", ""
     return difference_text(difference.max_abs), decibels_text(difference.sqnr), cosine_text(difference.cosine)
 
 
@@ -246,6 +248,8 @@ def _status(row: ModuleNumbers) -> Text:
         text = f"{text} at call #{row.worst_call.call.index}"
     if row.status is results.Status.OK and row.outputs is not None and row.outputs.too_small:
         return Text(_TOO_SMALL, "yellow")
+    if row.outputs is not None and row.outputs.nothing_finite:
+        return Text(_NOTHING_FINITE, "yellow")
     if row.outputs is not None and row.outputs.unlike:
         text = f"{text}, NaN or Inf in {counted(row.outputs.unlike, 'element')}"
     return Text(text, _STYLES[row.status])
@@ -278,6 +282,8 @@ def _outputs(outputs: Mapping[str, results.Difference]) -> Iterator[RenderableTy
         status = Text("ok", "green") if difference.agrees else Text("differs", "red")
         if difference.too_small:
             status = Text(_TOO_SMALL, "yellow")
+        if difference.nothing_finite:
+            status = Text(_NOTHING_FINITE, "yellow")
         outputs_table.add_row(plain(name), *_figures(difference), status)
     yield outputs_table
 
@@ -361,6 +367,8 @@ def _left_out(verification: results.Verification) -> Iterator[str]:
     """What nobody could look at: that it agrees is not known."""
     if small := [name for name, difference in verification.outputs.items() if difference.too_small]:
         yield f"output {', '.join(small)} is {_TOO_SMALL}: no larger than rounding errors"
+    if empty := [name for name, difference in verification.outputs.items() if difference.nothing_finite]:
+        yield f"output {', '.join(empty)} is {_NOTHING_FINITE} in both: no numbers could be compared on these inputs"
     if verification.skipped:
         yield f"output {', '.join(verification.skipped)} could not be compared"
     if count := len(verification.sudden_losses):
@@ -380,7 +388,8 @@ def _wrong(verification: results.Verification) -> Iterator[str]:
     if verification.parameters is not None and verification.parameters.differing:
         yield "weights differ"
     if not verification.numbers_agree:
-        yield "numbers differ"
+        inside = bool(verification.outputs) and all(item.agrees for item in verification.outputs.values())
+        yield "numbers differ inside of the model, and its outputs agree" if inside else "numbers differ"
     if verification.frozen:
         yield "right only for inputs like the sample"
     if verification.proof is not None and verification.proof.contradicted:
