@@ -108,21 +108,9 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     types = tuple(as_sequence(op_types, "op_types"))
     settings = _settings(static, quant_format, method, weight_type, activation_type)
     settings = replace(settings, per_channel=per_channel, reduce_range=reduce_range, op_types=types)
-    if block_size is not None and not settings.is_blockwise:
-        raise UserError(
-            f"--block-size {block_size} is for weights of four bits",
-            "Add --weight-type int4 or uint4 without --static, or leave --block-size out.",
-        )
-    settings = replace(settings, block=_USUAL_BLOCK if block_size is None else block_size)
-    if settings.is_blockwise:
-        quantizers.ensure_blockwise(settings)
+    settings = _with_block(settings, block_size)
     data = tuple(Path(path) for path in as_sequence(calibration, "calibration"))
-    if data and not static:
-        raise UserError("a dynamic quantizer looks at no samples", "Add --static, or leave --calibration out.")
-    if data and input:
-        raise UserError("--input is for inputs that are made, and --calibration gives them", "Leave one of them out.")
-    if input and not (static or check or report):
-        raise UserError("--input is for runs of the file, and nothing is run", "Leave --input or --no-check out.")
+    _refuse_unused_inputs(bool(data), bool(input), static, runs=static or check or report)
     if samples < 1:
         raise UserError(f"samples is {samples}", "Give 1 or more.")
     queries = tuple(as_sequence(exclude, "exclude")), tuple(as_sequence(include, "include"))
@@ -134,6 +122,29 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     if components:
         raise not_a_package(file, components[0])
     return _quantize_file(Path(file), request, Path(output), progress)
+
+
+def _with_block(settings: Quantization, block_size: int | None) -> Quantization:
+    """The size of blocks as asked for; UserError where weights are not quantized in blocks."""
+    if block_size is not None and not settings.is_blockwise:
+        raise UserError(
+            f"--block-size {block_size} is for weights of four bits",
+            "Add --weight-type int4 or uint4 without --static, or leave --block-size out.",
+        )
+    settings = replace(settings, block=_USUAL_BLOCK if block_size is None else block_size)
+    if settings.is_blockwise:
+        quantizers.ensure_blockwise(settings)
+    return settings
+
+
+def _refuse_unused_inputs(has_data: bool, has_shapes: bool, static: bool, *, runs: bool) -> None:
+    """What nobody would look at, and whoever gave it thinks is obeyed."""
+    if has_data and not static:
+        raise UserError("a dynamic quantizer looks at no samples", "Add --static, or leave --calibration out.")
+    if has_data and has_shapes:
+        raise UserError("--input is for inputs that are made, and --calibration gives them", "Leave one of them out.")
+    if has_shapes and not runs:
+        raise UserError("--input is for runs of the file, and nothing is run", "Leave --input or --no-check out.")
 
 
 @dataclass(frozen=True)
