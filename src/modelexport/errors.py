@@ -216,6 +216,11 @@ def _visible(character: str) -> str:
 _FORMULA_STARTS = ("=", "+", "-", "@")
 
 
+def with_article(noun: str) -> str:
+    """`an int`, `a list`: by the first letter, which is right for names of types but a few."""
+    return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"
+
+
 def some_of(names: Sequence[str], shown: int = 3) -> str:
     """The first of some names, and how many more there are."""
     return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")

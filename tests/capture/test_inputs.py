@@ -534,8 +534,12 @@ def test_specs_from_a_file(tmp_path: Path) -> None:
         ('{"x": {"shape": [2], "dtype": "int33"}}', "unknown dtype 'int33'"),
         ('{"x": {"shape": [2], "range": [3, 1]}}', "range [3, 1]"),
         ('{"x": {"shape": [2], "range": 3}}', "range 3"),
-        ('{"x": {"shape": [2], "range": [0, 1e400]}}', "range [0, inf]"),
-        ('{"x": {"shape": [2], "dtype": "int64", "range": [0, 1e30]}}', "range [0, 1e+30]"),
+        ('{"x": {"shape": [2], "range": [0, 1e400]}}', "inf is beyond float32"),
+        ('{"x": {"shape": [2], "range": [NaN, 1]}}', "not [lowest, highest]"),
+        ('{"x": {"shape": [2], "range": [-1e39, 0]}}', "-1e+39 is beyond float32"),
+        ('{"x": {"shape": [2], "dtype": "float16", "range": [0, 1e5]}}', "100000.0 is beyond float16"),
+        ('{"x": {"shape": [2], "dtype": "uint8", "range": [-1, 1]}}', "-1 is beyond uint8"),
+        (f'{{"x": {{"shape": [2], "range": [0, {10**400}]}}}}', "is beyond float32"),
     ],
 )
 def test_bad_specs_files_are_explained(tmp_path: Path, content: str, said: str) -> None:

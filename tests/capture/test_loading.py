@@ -388,6 +388,15 @@ def with_inputs():
 def fails():
     raise ZeroDivisionError("no luck")
 
+def deeper():
+    return torch.ones(2).reshape(fails())
+
+def mistyped():
+    return "a" + 1
+
+def wants(size):
+    return Net()
+
 def wrong():
     return Net(), torch.ones(3)
 
@@ -441,9 +450,15 @@ def test_callables_that_cannot_be_used(nets: str) -> None:
     text = refusal(f"{nets}:q", ModelNotFound)
     assert "Known: Net, " in text
     assert not {"__builtins__", "torch", "number"} & set(re.findall(r"\w+", text))
-    assert "no luck (ZeroDivisionError)" in refusal(f"{nets}:fails", ModelUnloadable)
+    for name in ("fails", "deeper"):
+        text = refusal(f"{nets}:{name}", ModelUnloadable)
+        assert "no luck (ZeroDivisionError)" in text
+        assert re.search(rf"{nets}\.py:\d+, in fails\.", text)
+        assert "without arguments" not in text
+    assert ", in mistyped." in refusal(f"{nets}:mistyped", ModelUnloadable)
+    assert "The callable is called without arguments." in refusal(f"{nets}:wants", ModelUnloadable)
     assert "a tuple of Net, Tensor" in refusal(f"{nets}:wrong", ModelUnloadable)
-    assert "is a int" in refusal(f"{nets}:number", ModelUnloadable)
+    assert "is an int" in refusal(f"{nets}:number", ModelUnloadable)
     assert "'no_such_package'" in refusal("no_such_package.nets:build", ModelNotFound)
 
 

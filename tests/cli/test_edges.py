@@ -36,6 +36,12 @@ def test_an_unexpected_error_has_no_traceback_unless_asked(capsys: pytest.Captur
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_a_file_with_a_slash_behind_it_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_guarded(modelexport, ["strip", str(tmp_path / "a.onnx"), "-o", f"{tmp_path}/b.onnx/"]) == 2
+    assert "is a folder by its last sign, and a file by its name" in capsys.readouterr().err
+    assert not (tmp_path / "b.onnx").exists()
+
+
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), click.Abort()])
 def test_an_interrupt(interrupt: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_guarded(failing(interrupt), []) == 130

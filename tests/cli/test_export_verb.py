@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from tests.support.small_file import SmallFile
 
+import modelexport as mx
 from modelexport.api import export as api
 from modelexport.cli.main import main
-from modelexport.errors import ExportFailed
+from modelexport.errors import ExportFailed, ModelUnloadable
 from modelexport.record.results.files import ExportResult
 from modelexport.record.signals import OutputCheck
 
@@ -86,6 +87,21 @@ def test_wrong_outputs_are_exit_code_1(recorder: Recorder, tmp_path: Path, capsy
     assert "logits differ by 0.24" in capsys.readouterr().out
     assert run("-m", "x", "-o", tmp_path / "a.onnx", "--format", "json") == 1
     assert json.loads(capsys.readouterr().out)["check"]["max_abs_diff"] is None
+
+
+def test_what_is_nowhere_finite_is_not_called_equal(
+    recorder: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorder.check = OutputCheck(True, 0.0, 0.0, nothing_finite=("logits",))
+    assert run("-m", "x", "-o", tmp_path / "a.onnx") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "not compared: logits is NaN or infinite everywhere, in PyTorch and in the file. Give other inputs" in text
+    assert "equal" not in text
+
+
+def test_something_that_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnloadable, match="the model is 42, an int"):
+        mx.export(42, tmp_path / "a.onnx")  # type: ignore[call-overload]
 
 
 def test_a_failed_export(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import csv
 import inspect
 import io
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -213,8 +214,13 @@ class TestFailures:
         model = onnx.load(folder / "bert.onnx")
         onnx.save(model, inner / "a.onnx", save_as_external_data=True, location="a.data", size_threshold=1024)
         assert run("profile", inner / "a.onnx", *QUICK, "-q") == 0
+        whole = (inner / "a.data").stat().st_size
+        os.truncate(inner / "a.data", 1000)
+        text = refused(folder, capsys, "profile", inner / "a.onnx", *QUICK)
+        assert f"its data file {inner / 'a.data'} has 1,000 bytes, and {whole:,} are needed" in text
         (inner / "a.data").unlink()
-        assert "ONNX Runtime cannot run" in refused(folder, capsys, "profile", inner / "a.onnx", *QUICK)
+        text = refused(folder, capsys, "profile", inner / "a.onnx", *QUICK)
+        assert f"its data file {inner / 'a.data'} is not there" in text
 
     def test_inputs_of_another_model(self, folder: Path, capsys: Captured) -> None:
         np.savez(folder / "a.npz", pixel_values=np.ones((1, 3, 8, 8), np.float32))

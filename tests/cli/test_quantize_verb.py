@@ -290,7 +290,7 @@ class TestWeightsOfFourBits:
     def test_nor_are_blocks_for_eight(self, product_path: Path, tmp_path: Path, capsys: Captured) -> None:
         out = tmp_path / "out.onnx"
         assert run("quantize", product_path, "-o", out, "--block-size", "16") == 2
-        assert "blocks are for weights of four bits" in capsys.readouterr().err
+        assert "--block-size 16 is for weights of four bits" in capsys.readouterr().err
         assert not out.exists()
 
     @pytest.fixture
@@ -357,6 +357,12 @@ def test_what_is_refused(small_path: Path, samples: Path, tmp_path: Path, capsys
         (["--quant-format", "qdq"], "--static"),
         (["--method", "entropy"], "--static"),
         (["--activation-type", "int8"], "--static"),
+        (["--block-size", "32"], "--block-size 32 is for weights of four bits"),
+        (["--static", "--weight-type", "int4", "--block-size", "64"], "without --static"),
+        (["--weight-type", "int4", "--per-channel"], "--per-channel is for weights of eight bits"),
+        (["--weight-type", "int4", "--reduce-range"], "--reduce-range is for weights of eight bits"),
+        (["--static", "--calibration", samples, "--input", "ids=2x2"], "--input is for inputs that are made"),
+        (["--no-check", "--input", "ids=2x2"], "nothing is run"),
         (["--static", "--calibration", tmp_path / "no.npz"], "cannot read"),
         (["--op-types", "Matmul"], "unknown operator"),
     ):
@@ -366,3 +372,6 @@ def test_what_is_refused(small_path: Path, samples: Path, tmp_path: Path, capsys
         mx.quantize(small_path, tmp_path / "out.onnx", samples=0)
     with pytest.raises(UserError):
         mx.quantize(small_path, tmp_path / "out.onnx", weight_type="int9")
+    for wrong in (5, ["op=MatMul", 5]):
+        with pytest.raises(UserError, match="exclude holds 5, an int"):
+            mx.quantize(small_path, tmp_path / "out.onnx", exclude=wrong)  # type: ignore[arg-type]

@@ -278,16 +278,38 @@ class TestFailures:
         assert "Nonsense" in text
         assert "ONNX Runtime says" not in text, "the reason is told once"
 
-    @pytest.mark.parametrize(("chain", "proposed"), [("onnxscript", True), ("onnxslim", False)])
+    @pytest.mark.parametrize("chain", ["onnxscript", "ort:basic+opset:18"])
+    @pytest.mark.parametrize("helps", [True, False])
+    def test_cleaning_up_is_proposed_where_it_helps(
+        self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, chain: str, helps: bool
+    ) -> None:
+        cleaned: list[Path] = []
+
+        def clean(job: Job) -> None:
+            shutil.copy(job.source, job.target)
+            cleaned.append(job.target)
+
+        def fail(job: Job) -> None:
+            if not (cleaned and helps):
+                raise ValueError("no")
+            shutil.copy(job.source, job.target)
+
+        with_tool(monkeypatch, "onnxslim", clean)
+        with_tool(monkeypatch, chain.rsplit("+", maxsplit=1)[-1].partition(":")[0], fail)
+        text = refused(folder, capsys, "run-tool", folder / "bert.onnx", "--tool", chain, "-o", folder / "out.onnx")
+        assert cleaned, "it was tried"
+        assert (f"--tool onnxslim+{chain} -o FILE" in text) is helps
+        assert ("onnxslim" in text) is helps
+
     def test_cleaning_up_is_not_proposed_where_it_failed(
-        self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, chain: str, proposed: bool
+        self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail(_: Job) -> None:
             raise ValueError("no")
 
-        with_tool(monkeypatch, chain, fail)
-        text = refused(folder, capsys, "run-tool", folder / "bert.onnx", "--tool", chain, "-o", folder / "out.onnx")
-        assert (f"--tool onnxslim+{chain} -o FILE" in text) is proposed
+        with_tool(monkeypatch, "onnxslim", fail)
+        text = refused(folder, capsys, "run-tool", folder / "bert.onnx", "--tool", "onnxslim", "-o", folder / "o.onnx")
+        assert "onnxslim+" not in text
 
     def test_what_a_failing_tool_leaves_behind_goes_with_it(
         self, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch

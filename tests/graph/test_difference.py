@@ -295,6 +295,20 @@ def test_nothing_equals_nothing() -> None:
 # what is not finite
 
 
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_where_nothing_is_finite_nothing_was_compared(odd: float) -> None:
+    found = compared([odd, odd], [odd, odd])
+    assert found.agrees
+    assert found.nothing_finite
+    assert not found.equal
+    assert math.isnan(found.cosine)
+    assert not compared([odd, 1], [odd, 1]).nothing_finite
+    assert not compared([odd, odd], [odd, 1]).nothing_finite
+    both = Difference.worst([found, compared([1, 2], [1, 2])])
+    assert both is not None
+    assert not both.nothing_finite
+
+
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
 def test_the_same_in_both_agrees(odd: float) -> None:
     found = compared([1, odd, 3], [1, odd, 3])

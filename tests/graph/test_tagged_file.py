@@ -8,9 +8,10 @@ from typing import BinaryIO
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from tests.support.small_file import SmallFile
 
 from modelexport.errors import FileUnreadable, RecordMissing
-from modelexport.graph.file.metadata import EmbedOptions, embed, sidecar_path
+from modelexport.graph.file.metadata import MODULE_KEY, EmbedOptions, Level, embed, sidecar_path
 from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.record import json_reading
 from modelexport.record.hierarchy import Hierarchy, Module
@@ -47,6 +48,19 @@ def test_a_missing_record_is_an_error_when_it_is_asked_for(path: Path) -> None:
     assert file.related_record is None
     with pytest.raises(RecordMissing, match=r"model\.onnx"):
         _ = file.record
+
+
+def test_keys_that_are_not_those_of_the_record_are_counted(tmp_path: Path) -> None:
+    path = SmallFile().write(tmp_path / "small.onnx")
+    assert open_tagged(path).key_notes == ()
+    model = onnx.load(path)
+    for node, said in zip(model.graph.node[:2], ("1 node differ", "2 nodes differ"), strict=True):
+        next(item for item in node.metadata_props if item.key == MODULE_KEY).value = "drop"
+        onnx.save(model, path)
+        (note,) = open_tagged(path).key_notes
+        assert note == f"keys on {said} from the record: modelexport validate --repair {path}"
+    lean = SmallFile(level=Level.NONE).write(tmp_path / "none.onnx")
+    assert open_tagged(lean).key_notes == ()
 
 
 def test_a_sidecar_is_no_model(path: Path) -> None:

@@ -124,3 +124,35 @@ def test_equal_nodes_that_were_cut_off_are_in_nobody() -> None:
     renamed = graph(node("Cast", "x", "h0", to=1), node("Sin", "h0", "h1"), node("Add", "x h1", "v0"), outputs="v0")
     alone = trace_lineage(before, renamed)
     assert sources(alone, "h1") == ("m0",)
+
+
+def test_a_node_is_none_of_those_that_make_what_it_reads() -> None:
+    """The bias of a convolution that became several nodes equals that of a sum before it, which was fused."""
+    bias = [0.0, 0.0, 0.0, 0.0]
+    before = graph(
+        node("MatMul", "x w", "m"),
+        node("Add", "m b", "a"),
+        node("Tanh", "a", "t"),
+        node("Conv", "t k c", "h"),
+        node("Sigmoid", "h", "y"),
+        weights=tensors(w=np.arange(16).reshape(4, 4), b=bias, k=np.arange(16).reshape(4, 4, 1, 1), c=bias),
+    )
+    after = graph(
+        node("DynamicQuantizeMatMul", "x w_quantized w_scale _ b", "a"),
+        node("Tanh", "a", "t"),
+        node("ConvInteger", "t k_quantized", "h_integers"),
+        node("Cast", "h_integers", "h_cast"),
+        node("Mul", "h_cast k_scale", "h_scaled"),
+        node("Reshape", "c shape", "c_reshaped"),
+        node("Add", "h_scaled c_reshaped", "h"),
+        node("Sigmoid", "h", "y"),
+        weights=[
+            *tensors(w_quantized=np.ones((4, 4)), w_scale=[0.5], b=bias, c=bias),
+            *tensors(k_quantized=np.ones((4, 4, 1, 1)), k_scale=[0.25]),
+            numpy_helper.from_array(np.array([1, 4, 1, 1]), "shape"),
+        ],
+    )
+    lineage = trace_lineage(before, after)
+    assert sources(lineage, "h") == ("h",)
+    assert lineage.consistency.disorder == ()
+    assert lineage.consistency.unexplained == ()

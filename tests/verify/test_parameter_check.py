@@ -81,6 +81,15 @@ def credited(path: str, source: str) -> Attribution:
     return Attribution((ModuleCall(path),), ModuleCall(path), Confidence.STRONG, (evidence,))
 
 
+def test_a_bias_of_zeros_that_is_left_out_is_not_missing() -> None:
+    weight, zeros = numbers(4, 8), np.zeros(4, np.float32)
+    held = {"a.weight": weight, "a.bias": zeros, "b.weight": weight + 1, "b.bias": zeros, "c.weight": numbers(4, 8)}
+    stored = {"a.weight": weight, "folded": numbers(4, 9)}
+    # Of b nothing is there as it is: its zeros may be part of what was folded.
+    assert checked(held, stored).unknown == ("b.weight", "b.bias", "c.weight")
+    assert "a.bias" in checked({**held, "a.bias": zeros + 1}, stored).unknown
+
+
 # by name
 
 

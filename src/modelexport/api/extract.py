@@ -80,7 +80,7 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
     target = Path(output)
     ensure_model_target(target)
     package = None if isinstance(file, Component) else find_package(file)
-    path = Path(file) if package is None else _find_component(package, as_sequence(modules)).path
+    path = Path(file) if package is None else _find_component(package, as_sequence(modules, "modules")).path
     ensure_apart(target, path)
     if tolerance is not None and not tolerance >= 0:
         raise UserError(f"no tolerance: {tolerance}", "Give a number from 0 on.")
@@ -96,7 +96,7 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
         ensure_sound(opened.proto, opened.graph, str(path))
     with clock.step("cut"):
         cutter = Cutter(opened, opened.provenance_with_edges)
-        cut = cutter.cut(select_asked(cutter.provenance, as_sequence(modules)))
+        cut = cutter.cut(select_asked(cutter.provenance, as_sequence(modules, "modules")))
     with clock.step("write"):
         extraction = write_part(opened, cutter, cut, target, embedding)
     if source is not None:

@@ -270,7 +270,7 @@ def strip_model(model: TaggedFile, kept: frozenset[str], *, exporter_metadata: b
 
 
 def parse_kept_keys(keep: Sequence[str]) -> frozenset[str]:
-    return frozenset(_full_key(name) for name in as_sequence(keep))
+    return frozenset(_full_key(name) for name in as_sequence(keep, "keep"))
 
 
 def _full_key(name: str) -> str:

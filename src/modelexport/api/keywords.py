@@ -109,7 +109,7 @@ class QuantizeKeywords(_RunKeywords, total=False):
     op_types: Sequence[str]
     per_channel: bool
     reduce_range: bool
-    block_size: int
+    block_size: int | None
     report: bool
 
 

@@ -6,14 +6,14 @@ unknown word raises UnknownName with the nearest known one ("Did you mean 'dynam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import onnx
 
-from modelexport.errors import UnknownName, UserError
+from modelexport.errors import UnknownName, UserError, shorten, with_article
 from modelexport.graph.file.metadata import EmbedOptions, Level, Names
 from modelexport.record.model_source import ModelSource
 from modelexport.record.results.verification import Tolerance
@@ -115,9 +115,22 @@ def ensure_known(kind: str, name: str, names: Sequence[str]) -> str:
     return name
 
 
-def as_sequence(given: _Item | Sequence[_Item]) -> Sequence[_Item]:
-    """One is as good as a list of one: `op_types="MatMul"` is not five letters."""
-    return (given,) if isinstance(given, str | Path) else given
+def as_sequence(given: _Item | Sequence[_Item], name: str) -> Sequence[_Item]:
+    """One is as good as a list of one: `op_types="MatMul"` is not five letters.
+
+    name  of the keyword
+    """
+    if isinstance(given, str | Path):
+        return (given,)
+    # In Python anything can be given, and what comes later would fail at it without a word about the keyword.
+    anything: object = given
+    items = anything if isinstance(anything, Collection) else [anything]
+    if strange := [item for item in items if not isinstance(item, str | Path)]:
+        raise UserError(
+            f"{name} holds {shorten(repr(strange[0]))}, {with_article(type(strange[0]).__name__)}",
+            "Give text (or a path), or a list of it.",
+        )
+    return given
 
 
 def parse_tolerance(atol: float | None, rtol: float | None, min_sqnr: float | None = None) -> Tolerance:

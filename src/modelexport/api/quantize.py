@@ -53,7 +53,7 @@ from modelexport.transform.tools.tool import CLEANER
 if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed
 
-# How many weights share a scale. https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
+# Weights of four bits that share a scale. https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
 _USUAL_BLOCK = 32
 _MOST_REPORTED = 4
 
@@ -79,7 +79,7 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     op_types: Sequence[str] = (),
     per_channel: bool = False,
     reduce_range: bool = False,
-    block_size: int = _USUAL_BLOCK,
+    block_size: int | None = None,
     input: Sequence[str] = (),
     samples: int = 4,
     seed: int = 0,
@@ -100,21 +100,20 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     quant_format qdq (the default) or qoperator, for a static one
     method       minmax (the default), entropy, percentile or distribution, for a static one
     weight_type  int8 by default; int4 and uint4 without `static`: matrix products become MatMulNBits
-    block_size   how many weights share a scale, for int4 and uint4 without `static`
+    block_size   how many weights share a scale, for int4 and uint4 without `static`; 32 if left out
     report       compare with `file` module by module
     components   of a package, the names of those that are quantized; others are copied
     force        of a package: write into a folder that is not empty
     """
-    types = tuple(as_sequence(op_types))
+    types = tuple(as_sequence(op_types, "op_types"))
     settings = _settings(static, quant_format, method, weight_type, activation_type)
-    settings = replace(settings, per_channel=per_channel, reduce_range=reduce_range, op_types=types, block=block_size)
-    _ensure_blocks_fit(settings)
-    data = tuple(Path(path) for path in as_sequence(calibration))
-    if data and not static:
-        raise UserError("a dynamic quantizer looks at no samples", "Add --static, or leave --calibration out.")
+    settings = replace(settings, per_channel=per_channel, reduce_range=reduce_range, op_types=types)
+    settings = _with_block(settings, block_size)
+    data = tuple(Path(path) for path in as_sequence(calibration, "calibration"))
+    _refuse_unused_inputs(bool(data), bool(input), static, runs=static or check or report)
     if samples < 1:
         raise UserError(f"samples is {samples}", "Give 1 or more.")
-    queries = tuple(as_sequence(exclude)), tuple(as_sequence(include))
+    queries = tuple(as_sequence(exclude, "exclude")), tuple(as_sequence(include, "include"))
     embedding, made = parse_embedding(embed, "torch", False), SampleRequest(samples, seed, tuple(input))
     request = _QuantizeRequest(settings, static, *queries, data, made, embedding, check, report)
     if (package := find_package(file)) is not None:
@@ -123,6 +122,29 @@ def quantize(  # noqa: PLR0913 - the keywords are the command line's options
     if components:
         raise not_a_package(file, components[0])
     return _quantize_file(Path(file), request, Path(output), progress)
+
+
+def _with_block(settings: Quantization, block_size: int | None) -> Quantization:
+    """The size of blocks as asked for; UserError where weights are not quantized in blocks."""
+    if block_size is not None and not settings.is_blockwise:
+        raise UserError(
+            f"--block-size {block_size} is for weights of four bits",
+            "Add --weight-type int4 or uint4 without --static, or leave --block-size out.",
+        )
+    settings = replace(settings, block=_USUAL_BLOCK if block_size is None else block_size)
+    if settings.is_blockwise:
+        quantizers.ensure_blockwise(settings)
+    return settings
+
+
+def _refuse_unused_inputs(has_data: bool, has_shapes: bool, static: bool, *, runs: bool) -> None:
+    """What nobody would look at, and whoever gave it thinks is obeyed."""
+    if has_data and not static:
+        raise UserError("a dynamic quantizer looks at no samples", "Add --static, or leave --calibration out.")
+    if has_data and has_shapes:
+        raise UserError("--input is for inputs that are made, and --calibration gives them", "Leave one of them out.")
+    if has_shapes and not runs:
+        raise UserError("--input is for runs of the file, and nothing is run", "Leave --input or --no-check out.")
 
 
 @dataclass(frozen=True)
@@ -253,13 +275,6 @@ def _propose_remedy(opened: TaggedFile, settings: Quantization) -> str:
         f"{leave_out}, or clean the file up first: "
         f"modelexport run-tool {quote_argument(opened.path)} --tool {CLEANER} -o CLEAN, and quantize CLEAN."
     )
-
-
-def _ensure_blocks_fit(settings: Quantization) -> None:
-    if settings.is_blockwise:
-        quantizers.ensure_blockwise(settings)
-    elif settings.block != _USUAL_BLOCK:
-        raise UserError("blocks are for weights of four bits", "Add --weight-type int4, or leave --block-size out.")
 
 
 def _settings(

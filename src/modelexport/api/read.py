@@ -69,7 +69,7 @@ def analyze(path: str | Path | Package, filter_tag: str | None = None) -> Analys
 
         return analyze_package(package, filter_tag)
     file = open_file(Path(path))
-    return replace(analyze_file(file, filter_tag), notes=note_source(file))
+    return replace(analyze_file(file, filter_tag), notes=(*note_source(file), *file.key_notes))
 
 
 @overload
@@ -100,7 +100,7 @@ def answer(source: str | Path | Provenance | Package, text: str) -> Answer | Pac
         return answer_query(text, source if isinstance(source, Provenance) else read_sidecar(Path(source)))
     file = open_file(Path(source))
     answered = answer_query(text, file.provenance_with_edges)
-    return replace(answered, remarks=(*answered.remarks, *file.stale_notes), notes=note_source(file))
+    return replace(answered, remarks=(*answered.remarks, *file.stale_notes, *file.key_notes), notes=note_source(file))
 
 
 @overload

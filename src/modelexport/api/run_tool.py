@@ -8,11 +8,9 @@ the first. Nothing is written if a tool fails, or if what it made has nothing to
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import itertools
 import tempfile
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,9 +23,10 @@ from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import parse_embedding
 from modelexport.api.package import Package, find_package, not_a_package
 from modelexport.api.relink import relink_graph
+from modelexport.api.tool_call import call_tool, find_failure
 from modelexport.api.writing import ensure_apart, write_tagged
-from modelexport.capture.silence import silence_tools
 from modelexport.errors import ExtraMissing, FileUnreadable, ModelExportError, ToolFailed, UserError, quote_argument
+from modelexport.graph.file.external import KEEP_DATA, explain_missing_data
 from modelexport.graph.file.metadata import EmbedOptions, ensure_flat
 from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
 from modelexport.graph.file.writing import ensure_model_target, save_model
@@ -38,11 +37,6 @@ from modelexport.record.results.files import PackageChange, RelinkResult, ToolIn
 
 if TYPE_CHECKING:
     from modelexport.transform.tools.tool import Feed, Tool
-
-# Of a tool's own message; what follows are stacks and addresses.
-_MESSAGE_LINES = 3
-# The working directory is the whole process's: one tool at a time.
-_TOOL_LOCK = threading.Lock()
 
 
 @overload
@@ -257,9 +251,12 @@ class _Steps:
         with self._clock.step(tool.name):
             target = self._folder / f"{next(self._numbers)}.onnx"
             try:
-                _call_tool(tool, option, self.last.path.resolve(), target, self._feeds, self._propose_cleaning(tool))
+                call_tool(tool, option, self.last.path.resolve(), target, self._feeds)
             except ToolFailed as error:
-                raise self._with_reason(error) from error.__cause__
+                if missing := explain_missing_data(self._first.proto, self._first.path.parent):
+                    raise FileUnreadable(f"{tool.name} cannot read {self._first.path}: {missing}", KEEP_DATA) from error
+                explained = self._with_reason(error)
+                raise (self._with_cleaning(error, tool) if explained is error else explained) from error.__cause__
             try:
                 result = open_tagged(target)
             except FileUnreadable as error:
@@ -270,24 +267,46 @@ class _Steps:
                 self.idle.append(f"{tool.name}:{option}" if option else tool.name)
             self.last = result
 
-    def _propose_cleaning(self, tool: Tool) -> str:
-        """Empty if the file has been cleaned up before: a second time changes nothing."""
+    def _with_cleaning(self, error: ToolFailed, tool: Tool) -> ToolFailed:
+        """With the advice to clean the file up first, where that was tried and helps.
+
+        Not where a remedy is known, or for a file that was cleaned up before: a second time changes nothing.
+        """
         from modelexport.transform.tools.tool import CLEANER
 
         entries = self._first.record.nodes.values()
         has_run = CLEANER in (step.name for step, _ in self._run.chain)
-        if has_run or is_changed_by((entry.attribution for entry in entries), CLEANER):
-            return ""
-        return (
-            "Some tools get along with what another one has cleaned up: try "
-            f"modelexport run-tool {quote_argument(self._first.path)} --tool {CLEANER}+{tool.name} -o FILE."
+        if tool.remedy or has_run or is_changed_by((entry.attribution for entry in entries), CLEANER):
+            return error
+        if not self._works_cleaned(tool):
+            return error
+        command = f"modelexport run-tool {quote_argument(self._first.path)} --tool {CLEANER}+{self._run.label} -o FILE"
+        return ToolFailed(
+            error.message, f"{error.hint} It gets along with what another tool has cleaned up: {command}."
         )
+
+    def _works_cleaned(self, failed: Tool) -> bool:
+        """Whether the chain comes past the tool that failed if it starts with the cleaner."""
+        from modelexport.transform.tools.catalogue import parse_chain
+        from modelexport.transform.tools.tool import CLEANER
+
+        source = self._first.path.resolve()
+        for step, option in (*parse_chain(CLEANER), *self._run.chain):
+            target = self._folder / f"tried.{next(self._numbers)}.onnx"
+            try:
+                call_tool(step, option, source, target, self._feeds)
+            except ModelExportError:
+                return False
+            if step is failed:
+                return True
+            source = target
+        return False
 
     def check(self) -> None:
         """Run what came out once: tools may write a graph that is valid ONNX and that no runtime takes."""
         tool = self._run.label
         try:
-            failure = _find_failure(self.last.path, self._feeds[0])
+            failure = find_failure(self.last.path, self._feeds[0])
         except ModuleNotFoundError as error:
             raise ExtraMissing(
                 f"the check of what {tool} made needs {error.name}, which is not installed",
@@ -301,7 +320,7 @@ class _Steps:
     def _with_reason(self, error: ToolFailed) -> ToolFailed:
         """No tool is to blame for a file that could not be run before either."""
         try:
-            before = _find_failure(self._first.path, self._feeds[0]) if self._feeds else None
+            before = find_failure(self._first.path, self._feeds[0]) if self._feeds else None
         except ModuleNotFoundError:
             return error
         if before is None:
@@ -322,65 +341,3 @@ class _Steps:
             f"{error.message}\nONNX Runtime cannot run {path} either, as it was before.{reason}",
             f"Mend the file first, or give inputs that it takes: {run.giving or '--input NAME=SHAPE'}. {written}",
         )
-
-
-def _call_tool(tool: Tool, option: str, source: Path, target: Path, feeds: tuple[Feed, ...], cleaning: str) -> None:
-    """Run one tool on one file. Whatever it raises becomes ToolFailed, with its own message.
-
-    cleaning  what to try if nothing is known of the tool
-    """
-    from modelexport.transform.tools.tool import Job
-
-    # Asked before the call: a tool that misses its package deep inside may not say so.
-    if importlib.util.find_spec(tool.package) is None:
-        raise _missing_package(tool, tool.package)
-    try:
-        # Some tools leave files where they are called when they fail.
-        with _TOOL_LOCK, silence_tools(), contextlib.chdir(target.parent):
-            tool.run(Job(source, target, option, feeds))
-    except ModelExportError:
-        raise
-    except ModuleNotFoundError as error:
-        raise _missing_package(tool, error.name or str(error)) from error
-    except Exception as error:
-        raise ToolFailed(
-            f"{tool.name} failed: {_first_lines(error)}",
-            f"Nothing was written. The message is the tool's own. {tool.remedy or cleaning}".strip(),
-        ) from error
-    if not target.is_file():
-        raise ToolFailed(f"{tool.name} wrote nothing, and did not say why", "Nothing was written.")
-
-
-def _missing_package(tool: Tool, package: str) -> ExtraMissing:
-    return ExtraMissing(
-        f"{tool.name} needs the package {package}, which is not installed",
-        f"Install it: pip install 'modelexport[{tool.extra}]', or pip install {package}.",
-    )
-
-
-def _first_lines(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    return " ".join(lines[:_MESSAGE_LINES]) or type(error).__name__
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """What ONNX Runtime says; `is_loaded`: it took the file, and failed on the inputs."""
-
-    text: str
-    is_loaded: bool
-
-
-def _find_failure(path: Path, feed: Feed) -> _Failure | None:
-    """Why ONNX Runtime cannot run a file; None if it can. Raises ModuleNotFoundError if it is not there."""
-    from modelexport.capture.onnxruntime.session import open_session, run_session
-
-    session = None
-    try:
-        session = open_session(path)
-        run_session(session, feed)
-    except ModuleNotFoundError:
-        raise
-    except Exception as error:  # noqa: BLE001 - the runtime raises whatever it likes, and what it says is the answer
-        return _Failure(_first_lines(error).replace(str(path), "it"), session is not None)
-    return None

@@ -107,7 +107,7 @@ def select(  # noqa: PLR0913 - the keywords are the command line's options
     force      for a package: write into a folder that is not empty
     """
     chosen = DIALECTS[ensure_known("tool", dialect, list(DIALECTS))]
-    settings = Settings(precision, tuple(as_sequence(device)), tuple(as_sequence(label)))
+    settings = Settings(precision, tuple(as_sequence(device, "device")), tuple(as_sequence(label, "label")))
     if (package := find_package(source)) is not None:
         folders = _Folders(None if output is None else Path(output), None if named is None else Path(named), force)
         return _select_in_package(package, query, chosen, settings, folders)
@@ -136,7 +136,7 @@ def _select_nodes(
     opened = open_file(source)
     for target in targets:
         ensure_apart(target, opened.path)
-    queries = as_sequence(query)
+    queries = as_sequence(query, "query")
     if not queries:
         raise UserError("there is no query", "Give one, such as op=MatMul.")
     answers = [find_nodes(text, opened.provenance_with_edges) for text in queries]
@@ -183,7 +183,7 @@ def _select_in_package(
     output, named = folders.output, folders.named
     if output is not None and named is not None and output.resolve() == named.resolve():
         raise FileUnwritable("the lists and the named package would be one folder", "Give each of them its own.")
-    chosen = _find_selected(package, as_sequence(query))
+    chosen = _find_selected(package, as_sequence(query, "query"))
     if output is None and len(chosen) > 1:
         raise UserError(
             f"the query selects nodes of {', '.join(chosen)}, and a tool is told about one file at a time",

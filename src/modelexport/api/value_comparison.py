@@ -25,7 +25,14 @@ from modelexport.graph.file.reading import initializer_arrays
 from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
 from modelexport.graph.sample import Sample, sample
 from modelexport.record.hierarchy import ROOT, ModuleCall
-from modelexport.record.results.verification import CallNumbers, Difference, Divergence, NotFinite, Tolerance
+from modelexport.record.results.verification import (
+    CallNumbers,
+    Difference,
+    Divergence,
+    NotFinite,
+    SuddenLoss,
+    Tolerance,
+)
 from modelexport.record.signals import CallTensors
 from modelexport.verify.divergence import (
     ComparedCall,
@@ -37,6 +44,7 @@ from modelexport.verify.divergence import (
 )
 from modelexport.verify.numbers import ReferenceRun, ValueComparison
 from modelexport.verify.parameter_check import find_coarse_weights
+from modelexport.verify.sudden_loss import find_sudden_losses
 
 
 class RunComparison:
@@ -78,18 +86,24 @@ class RunComparison:
         numbers.finish(outputs_differ=not all(difference.agrees for difference in self._returned.values()))
         compared = compare_calls(calls, numbers)
         paired = {label for labels in self._labels.values() for label in labels}
+        summarized = summarize_calls(compared.values(), provenance)
+        # The first in the order of execution: all that come behind it may only repeat its error.
+        divergence = find_first_divergence(compared, numbers, graph, self._file.crossings, provenance)
+        divergence = divergence or self._wrong_output()
+        losses: tuple[SuddenLoss, ...] = ()
+        if divergence is None and not numbers.is_coarse and not numbers.tolerance.is_chosen:
+            losses = find_sudden_losses(compared, summarized, provenance.hierarchy, self._reference.noise)
         return SampleComparison(
-            calls=summarize_calls(compared.values(), provenance),
+            calls=summarized,
             outputs={name: self._returned[name] for name in self._outputs if name in self._returned},
             missing=tuple(name for name in self._outputs if name not in paired),
             skipped=tuple(name for name in self._outputs if name in paired and name not in self._returned),
-            # The first in the order of execution: all that come behind it may only repeat its error.
-            divergence=find_first_divergence(compared, numbers, graph, self._file.crossings, provenance)
-            or self._wrong_output(),
+            divergence=divergence,
             not_finite=tuple(find_nonfinite_origins(graph, provenance, self._sampler.seen, numbers.has_trouble)),
             seen=self._sampler.seen,
             compared=compared,
             rounds=tuple(self._sampler.rounds),
+            sudden_losses=losses,
         )
 
     def _wrong_output(self) -> Divergence | None:
@@ -130,6 +144,7 @@ class SampleComparison:
     seen: Mapping[str, Sample]
     compared: Mapping[ModuleCall, ComparedCall] = field(default_factory=dict)
     rounds: Sequence[Mapping[str, Sample]] = ()
+    sudden_losses: tuple[SuddenLoss, ...] = ()
 
 
 class ValueSampler:

@@ -121,7 +121,8 @@ def _verify_file(
     ensure_inferable(tagged.proto, str(path))
     if against is None:
         ensure_record(tagged)
-        return verify_against_model(tagged, options, clock)
+        verification = verify_against_model(tagged, options, clock)
+        return replace(verification, notes=(*verification.notes, *tagged.key_notes))
     files = link_files(tagged, open_tagged(Path(against)))
     verification = verify_against_file(*files, options, clock)
-    return replace(verification, notes=(*verification.notes, *note_source(*files)))
+    return replace(verification, notes=(*verification.notes, *note_source(*files), *tagged.key_notes))

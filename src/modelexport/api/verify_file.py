@@ -8,8 +8,10 @@ Modules are known on both sides, so what crosses a module is paired by call, wha
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +31,7 @@ from modelexport.api.value_comparison import (
     crossing_values,
 )
 from modelexport.api.verify_model import open_judged, summarize_samples
-from modelexport.errors import InputError, ModelMismatch
+from modelexport.errors import InputError, ModelMismatch, RuntimeFailed
 from modelexport.graph.crossings import calls_by_end
 from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor
 from modelexport.graph.related import module_overlap
@@ -93,7 +95,9 @@ def verify_against_file(file: TaggedFile, believed: TaggedFile, options: VerifyO
                 with clock.step("reference"):
                     reference.run(bind_inputs(believed.proto, feed), recorder.see)
                 with clock.step("file"):
-                    observer = RunComparison(judged, recorder.reference(), recorder.outputs, options.tolerance)
+                    noise = _FileNoise(believed, bind_inputs(believed.proto, feed), recorder.find_array)
+                    known = recorder.reference(noise.of)
+                    observer = RunComparison(judged, known, recorder.outputs, options.tolerance)
                     pieces.run(bind_inputs(judged.proto, feed), observer.see)
                     compare_stored_outputs(judged, observer)
                 finding = observer.finding(recorder.calls)
@@ -144,8 +148,18 @@ class _ReferenceRecorder:
         ended = calls_by_end(self._believed.provenance.hierarchy)
         return tuple(CallTensors(call, inputs.get(call, ()), outputs.get(call, ())) for call in ended)
 
-    def reference(self) -> ReferenceRun:
-        return ReferenceRun(self.calls, self._samples, self._spool.__contains__, self._spool.get)
+    def reference(self, noise: Callable[[str], float | None]) -> ReferenceRun:
+        """noise  by how much rounding changes a value of the file, by name"""
+        names, spool = self.names, self._spool
+
+        def noise_of(number: int) -> float | None:
+            return noise(names[number])
+
+        return ReferenceRun(self.calls, self._samples, spool.__contains__, spool.get, noise=noise_of)
+
+    def find_array(self, name: str) -> np.ndarray | None:
+        number = self._numbers.get(name)
+        return None if number is None or number not in self._spool else self._spool.get(number)
 
     def _by_call(self, crossing: Mapping[str, tuple[ModuleCall, ...]]) -> dict[ModuleCall, tuple[int, ...]]:
         """Floats alone: integers that cross a module are indices and shapes, which are right or fail at once."""
@@ -155,6 +169,28 @@ class _ReferenceRecorder:
             if number is not None and self._samples[number].kind == "float":
                 numbers_by_call.update({call: (*numbers_by_call.get(call, ()), number) for call in calls})
         return numbers_by_call
+
+
+class _FileNoise:
+    """How much of the values of a file is rounding; it runs once more when the first value is asked for."""
+
+    def __init__(
+        self, file: TaggedFile, feed: Mapping[str, np.ndarray], find_array: Callable[[str], np.ndarray | None]
+    ) -> None:
+        self._file, self._feed, self._find_array = file, feed, find_array
+
+    def of(self, name: str) -> float | None:
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> dict[str, float]:
+        from modelexport.capture.onnxruntime.value_noise import measure_value_noise
+
+        if any(note_random_nodes(self._file)):
+            return {}
+        with suppress(RuntimeFailed):  # what is not known is no reproach
+            return measure_value_noise(self._file, crossing_values(self._file), self._feed, self._find_array)
+        return {}
 
 
 def _feeds(believed: TaggedFile, options: VerifyOptions, clock: Clock) -> Iterator[Mapping[str, np.ndarray]]:

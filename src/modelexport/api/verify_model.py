@@ -26,11 +26,12 @@ from modelexport.errors import ModelMismatch, RuntimeFailed, some_of
 from modelexport.graph.file.reading import initializer_arrays
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.types import dynamic_axes_of
-from modelexport.record.hierarchy import ROOT
+from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.results.verification import (
     AttributionProof,
     Difference,
     ParameterCheck,
+    SuddenLoss,
     Tolerance,
     Verification,
 )
@@ -177,7 +178,7 @@ def compare_run(
     from modelexport.capture.onnxruntime.session import bind_inputs
 
     spool, samples = rounding.spool, dict(enumerate(watched.samples))
-    reference = ReferenceRun(watched.run.calls, samples, spool.__contains__, spool.get, rounding.settle)
+    reference = ReferenceRun(watched.run.calls, samples, spool.__contains__, spool.get, rounding.settle, rounding.of)
     observer = RunComparison(opened, reference, watched.run.outputs, tolerance)
     bodies = BodyRuns(opened, observer.see_inside)
     pieces.run(bind_inputs(opened.proto, arguments.arrays), observer.see, bodies.visit)
@@ -210,9 +211,18 @@ def summarize_samples(
         skipped=tuple(dict.fromkeys(name for finding in findings for name in finding.skipped)),
         divergence=next((finding.divergence for finding in findings if finding.divergence is not None), None),
         not_finite=tuple(dict.fromkeys(item for finding in findings for item in finding.not_finite)),
+        # Of the first input that shows them; beside numbers that differ they say nothing.
+        sudden_losses=_first_losses(findings) if all(finding.divergence is None for finding in findings) else (),
         deployed=options.as_deployed,
         seconds=clock.seconds,
     )
+
+
+def _first_losses(findings: Sequence[SampleComparison]) -> tuple[SuddenLoss, ...]:
+    by_call: dict[ModuleCall, SuddenLoss] = {}
+    for loss in (loss for finding in findings for loss in finding.sudden_losses):
+        by_call.setdefault(loss.call, loss)
+    return tuple(by_call.values())
 
 
 def _worst_outputs(findings: Sequence[SampleComparison]) -> dict[str, Difference]:

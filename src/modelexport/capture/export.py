@@ -44,7 +44,7 @@ from modelexport.capture.loading.third_party import LoadedModel
 from modelexport.capture.silence import quiet
 from modelexport.capture.torchscript import export_torchscript, export_unfolded
 from modelexport.capture.transformers_exporter import export_transformers
-from modelexport.errors import InputError, ModelUnloadable
+from modelexport.errors import InputError, ModelUnloadable, shorten, with_article
 from modelexport.graph.index import Graph
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.model_source import ModelSource
@@ -218,6 +218,11 @@ def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
 def load_source(source: ModelSource) -> LoadedModel:
     """The model that a source names, or the live one that it holds."""
     model = source.model
+    if not isinstance(model, torch.nn.Module | str | Path):
+        raise ModelUnloadable(
+            f"the model is {shorten(repr(model))}, {with_article(type(model).__name__)}",
+            "Give a torch.nn.Module, or a folder, hub id or package.module:callable as text.",
+        )
     return adopt_module(model, source) if isinstance(model, torch.nn.Module) else load_model(str(model), source)
 
 

@@ -223,7 +223,8 @@ class OutputChecker:
             if not item.agrees
         ]
         too_small = tuple(name for name, item in differences.items() if item.too_small)
-        return OutputCheck(not wrong, worst_abs, worst_rel, "; ".join(wrong), too_small)
+        nothing_finite = tuple(name for name, item in differences.items() if item.nothing_finite)
+        return OutputCheck(not wrong, worst_abs, worst_rel, "; ".join(wrong), too_small, nothing_finite)
 
     def _amount(self, difference: Difference) -> str:
         if difference.unlike:

@@ -25,7 +25,7 @@ from modelexport.capture.hierarchy import run_model
 from modelexport.capture.silence import quiet
 
 # Last bits that change: kernels for the same function differ by one to four of them.
-_LAST_BITS = 8.0
+LAST_BITS = 8.0
 _RUNS = 2
 
 
@@ -59,7 +59,7 @@ class RoundedDifferently(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not plain or storage_pointer(tensor) in self._weights:
             return tensor
         bits = torch.rand(tensor.shape, generator=self._generator).mul_(2).sub_(1)
-        factor = bits.mul_(_LAST_BITS * torch.finfo(tensor.dtype).eps).to(torch.float64).add_(1)
+        factor = bits.mul_(LAST_BITS * torch.finfo(tensor.dtype).eps).to(torch.float64).add_(1)
         return (tensor.to(torch.float64) * factor).to(tensor.dtype)
 
 

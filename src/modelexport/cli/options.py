@@ -16,6 +16,7 @@ are handed on as they are where the api knows the set: it proposes the nearest n
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -96,7 +97,17 @@ def target_option(help_text: str, *, required: bool = True) -> Decorator[Any]:
 
 
 def file_option(*names: str, metavar: str = "FILE", **settings: Any) -> Decorator[Any]:
-    return click.option(*names, type=click.Path(path_type=Path), metavar=metavar, **settings)
+    return click.option(*names, type=_FilePath(path_type=Path), metavar=metavar, **settings)
+
+
+class _FilePath(click.Path):
+    """`dir.onnx/` names a folder, and Path would leave the slash out."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        written = os.fspath(value)
+        if written.endswith(("/", os.sep)) and Path(written).suffix == ".onnx":
+            self.fail(f"{written!r} is a folder by its last sign, and a file by its name", parameter, context)
+        return super().convert(value, parameter, context)
 
 
 def preset_option(name: str, default: str | float, help_text: str, **settings: Any) -> Decorator[Any]:

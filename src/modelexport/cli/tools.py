@@ -150,9 +150,7 @@ def run_tool(
 @click.option(
     "--block-size",
     type=click.Choice(["16", "32", "64", "128", "256"]),
-    default="32",
-    show_default=True,
-    help="Weights that share a scale; for int4 and uint4.",
+    help="Weights that share a scale; for int4 and uint4.  [default: 32]",
 )
 @cli.made_input_options(samples=4)
 @click.option("--no-check", "check", flag_value=False, default=True, help="Do not run what the quantizer made.")
@@ -165,6 +163,7 @@ def quantize(
     output: Path,
     component: tuple[str, ...],
     op_types: str,
+    block_size: str | None,
     shown: cli.Report,
     **options: Any,
 ) -> int:
@@ -185,7 +184,7 @@ def quantize(
     from modelexport.show.text.written_files import quantization_lines
 
     types = tuple(name.strip() for name in op_types.split(",") if name.strip())
-    options |= {"op_types": types, "block_size": int(options["block_size"])}
+    options |= {"op_types": types, "block_size": None if block_size is None else int(block_size)}
     with cli.quiet_run(shown.verbosity) as progress:
         made = quantize_file(file, output, components=component, progress=progress, **options)
     return _show_change(made, shown, quantization_lines)

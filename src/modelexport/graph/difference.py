@@ -88,7 +88,9 @@ def measure(reference: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Dif
     # Who chose a limit has decided what is small.
     excess = 0.0 if surely or tolerance.atol is not None or tolerance.min_sqnr is not None else sums.excess
     agrees = bool(fits) and not sums.unlike
-    return Difference(sums.max_abs, sums.max_rel, sqnr, _cosine(sums), sums.unlike, agrees, excess)
+    nothing_finite = bool(reference.size) and not sums.finite and not sums.unlike
+    cosine = math.nan if nothing_finite else _cosine(sums)
+    return Difference(sums.max_abs, sums.max_rel, sqnr, cosine, sums.unlike, agrees, excess, nothing_finite)
 
 
 def _is_rounding(max_rel: float, sqnr: float, grain: float) -> bool:
@@ -103,6 +105,7 @@ class _Sums:
     usual   the root mean square of the reference
     slack   what an element may differ by, beyond rtol × itself
     excess  by how much an element differs by more; 0 if none does
+    finite  how many elements were compared
     """
 
     usual: float
@@ -115,6 +118,7 @@ class _Sums:
     max_rel: float = 0.0
     excess: float = 0.0
     unlike: int = 0
+    finite: int = 0
 
     def add(self, expected: np.ndarray, actual: np.ndarray) -> None:
         powers = _power(expected), _power(actual)
@@ -124,6 +128,7 @@ class _Sums:
             self.unlike += unlike
         if not expected.size:
             return
+        self.finite += expected.size
         self.reference += powers[0]
         self.got += powers[1]
         apart = expected - actual

@@ -17,8 +17,9 @@ time in proportion to the graphs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
 from modelexport.graph.operators import is_product, is_view
 from modelexport.lineage.anchors import Anchors, pair_inputs
@@ -27,6 +28,9 @@ from modelexport.lineage.operands import FUSED_STEPS, Operands
 from modelexport.lineage.origin_candidates import Candidates
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 from modelexport.record.provenance import Confidence
+
+# Nodes that are looked at on either side of what both graphs have.
+_FAR = 256
 
 
 class Matching:
@@ -145,15 +149,39 @@ class Matching:
             self._match_by_weight(node)
             return
         origin = self._candidates.choose(node, ranked)
-        if origin is None:
+        known = all(each in self.anchors for each in self.after.inputs(node) if each != NO_CLASS)
+        if origin is None or (not known and self._is_above_inputs(node, origin)):
             return
         if self._is_match(node, origin):
-            known = all(each in self.anchors for each in self.after.inputs(node) if each != NO_CLASS)
             if known or origin.key not in self.matched_origins:  # else two that may read different values would be one
                 chosen = len(ranked) == 1 or origin.key == node.key  # of several, its name says which
                 self._match(node, origin, Confidence.EXACT if known and chosen else Confidence.STRONG)
         else:
             self._add_work(node, origin)
+
+    def _is_above_inputs(self, node: Node, origin: Node) -> bool:
+        """Whether a node reads what was made from the result of another one: it is not that one then.
+
+        before    x ──► Add(b) ──► Reshape ──► r ──► Conv ──► y
+        after     … r ──► ConvInteger ──► Mul ──► Add(c) ──► y       c equals b, and Add is a part of Conv
+        """
+        after, before, anchors = self.after, self.before, self.anchors
+
+        def producers(classes: ValueClasses, class_ids: Iterable[int]) -> Iterator[Node]:
+            nodes = (classes.producers.get(class_id) for class_id in class_ids)
+            return (each for each in nodes if each is not None)
+
+        def step_after(each: Node) -> Iterator[Node]:
+            return producers(after, (read for read in after.data_inputs(each) if read not in anchors))
+
+        def step_before(each: Node) -> Iterator[Node]:
+            # What comes before it in the file is not made from it.
+            made = producers(before, before.data_inputs(each)) if each.position > origin.position else ()
+            return (maker for maker in made if maker.position >= origin.position)
+
+        above = (node, *backward_slice(step_after(node), step_after, limit=_FAR))
+        known = {anchors.get(read) for each in above for read in after.data_inputs(each) if read in anchors}
+        return origin in backward_slice(producers(before, known), step_before, limit=_FAR)
 
     def _is_match(self, node: Node, origin: Node) -> bool:
         """Whether a node does what another did and no more, and leaves nothing of it to those that read its result."""

@@ -171,6 +171,7 @@ class OutputCheck:
     """One run of the written file, compared with PyTorch. `message` says what is wrong where `ok` is False.
 
     too_small  outputs that differ, and are no larger than rounding errors of what they are computed from
+    nothing_finite  outputs that are NaN or infinite everywhere, in PyTorch and in the file: they were not compared
     """
 
     ok: bool
@@ -178,3 +179,4 @@ class OutputCheck:
     max_rel_diff: float
     message: str = ""
     too_small: tuple[str, ...] = ()
+    nothing_finite: tuple[str, ...] = ()

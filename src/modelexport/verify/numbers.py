@@ -42,6 +42,7 @@ class ReferenceRun:
     kept    whether the content of a value can be had
     get     that content
     settle  a difference from a value that is too small to tell by itself, held against the rounding of the value
+    noise   by how much rounding changes a value; None where that is not known
     """
 
     calls: tuple[CallTensors, ...]
@@ -49,6 +50,7 @@ class ReferenceRun:
     kept: Callable[[int], bool]
     get: Callable[[int], np.ndarray]
     settle: Callable[[int, Difference], Difference] = lambda _number, difference: difference
+    noise: Callable[[int], float | None] = lambda _number: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ computed from weights with few bits is no finer, in whatever type that is done (
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -193,7 +193,17 @@ def compare_parameters(
             candidates += by_module.get(hierarchy.canonical.get(path, path), ())
         for tensor in dict.fromkeys(candidates):
             pairs[tensor.name] += _pair_with(tensor, name, array, attribution)
-    return _judge_pairs(pairs)
+    return _judge_pairs(pairs, frozenset(_find_idle_zeros(tensors, pairs)))
+
+
+def _find_idle_zeros(tensors: Sequence[_ModelTensor], pairs: Mapping[str, Sequence[_Pair]]) -> Iterator[str]:
+    """Parameters that are zero, and that the operator with the rest of their module leaves out: it adds nothing.
+
+    Where nothing of the module is in the file as it is, they may have been folded into something.
+    """
+    equal = {name for name, paired in pairs.items() if any(pair.relation is _Relation.EQUAL for pair in paired)}
+    holders = {path for tensor in tensors if tensor.name in equal for path in tensor.holders}
+    return (tensor.name for tensor in tensors if tensor.holders & holders and not tensor.array.any())
 
 
 def _distinct_tensors(hierarchy: Hierarchy, parameters: Mapping[str, np.ndarray]) -> Iterator[_ModelTensor]:
@@ -210,9 +220,12 @@ def _distinct_tensors(hierarchy: Hierarchy, parameters: Mapping[str, np.ndarray]
             yield _ModelTensor(name, names, frozenset(hierarchy.tensor_owners[name]), array)
 
 
-def _judge_pairs(pairs: Mapping[str, list[_Pair]]) -> ParameterCheck:
+def _judge_pairs(pairs: Mapping[str, list[_Pair]], idle: frozenset[str]) -> ParameterCheck:
     """A parameter that nothing in the file is a copy of or derived from is compared with the nearest weight that is no
-    other parameter's."""
+    other parameter's.
+
+    idle  those that the file need not have
+    """
     candidates = [(name, pair) for name, named_pairs in pairs.items() for pair in named_pairs]
     related = [(name, pair) for name, pair in candidates if pair.relation in (_Relation.EQUAL, _Relation.DERIVED)]
     equal = {name for name, pair in related if pair.relation is _Relation.EQUAL}
@@ -228,7 +241,7 @@ def _judge_pairs(pairs: Mapping[str, list[_Pair]]) -> ParameterCheck:
     return ParameterCheck(
         compared=len(equal) + len(differing),
         differing=tuple(differing[name] for name in pairs if name in differing),
-        unknown=tuple(name for name in pairs if name not in equal and name not in differing),
+        unknown=tuple(name for name in pairs if name not in equal and name not in differing and name not in idle),
     )
 
 

@@ -19,6 +19,7 @@ from modelexport.record.results.verification import (
     NotFinite,
     ParameterCheck,
     ParameterDifference,
+    SuddenLoss,
     Tolerance,
     Verdict,
     Verification,
@@ -75,6 +76,7 @@ def everything() -> Verification:
         skipped=("z",),
         divergence=replace(divergence, calls=(ModuleCall("fc", 1),), inputs=None, outputs=TINY),
         not_finite=(NotFinite("NaN", "h3", (ModuleCall(""),), False),),
+        sudden_losses=(SuddenLoss(ModuleCall("fc", 1), "Linear", TINY, TINY),),
         parameters=ParameterCheck(2, (ParameterDifference("fc.weight", "w", math.inf),)),
         proof=AttributionProof(
             (
@@ -140,6 +142,7 @@ def test_json(everything: Verification) -> None:
             "outputs": POOR,
         },
         "not_finite": [{"kind": "NaN", "node": "h3", "modules": [""], "both": False}],
+        "sudden_losses": [{"path": "fc", "call": 1, "class": "Linear", "inputs": POOR, "outputs": POOR}],
         "frozen": [],
         "proof": {
             "counts": {"proved": 0, "enclosed": 0, "not provable": 1, "contradicted": 1, "unattributed": 0},

@@ -16,6 +16,7 @@ from modelexport.record.results.verification import (
     NotFinite,
     ParameterCheck,
     ParameterDifference,
+    SuddenLoss,
     Tolerance,
     Verdict,
     Verification,
@@ -302,8 +303,9 @@ def test_whatever_was_found_can_be_shown(found: Verification, shown: Shown) -> N
     assert all(line.isprintable() for line in text.split("\n"))
     flat = " ".join(text.split())
     proved = found.proof is None or found.proof.compute_shown or not found.proof.compute
-    assert ("everything agrees" in text.splitlines()) == bool(found.ok and not found.skipped and proved)
-    assert (" what was compared agrees, but " in f" {flat}") == bool(found.ok and (found.skipped or not proved))
+    left_out = found.skipped or found.sudden_losses or not proved
+    assert ("everything agrees" in text.splitlines()) == bool(found.ok and not left_out)
+    assert (" what was compared agrees, but " in f" {flat}") == bool(found.ok and left_out)
 
 
 def test_names_from_strangers_reach_no_terminal() -> None:
@@ -342,6 +344,39 @@ def test_numbers_for_people() -> None:
 def test_outputs_that_were_not_compared_are_named_in_the_verdict() -> None:
     found = replace(verification(numbers("fc", 120, 120)), skipped=("logits", "state"))
     assert lines(found)[-1] == "what was compared agrees, but output logits, state could not be compared"
+
+
+def test_a_sudden_loss_is_remarked_with_what_to_compare() -> None:
+    loss = SuddenLoss(ModuleCall("a b.norm", 1), "LayerNorm", difference(145), difference(106))
+    found = replace(verification(numbers("fc", 120, 120)), sudden_losses=(loss,), parameters=ParameterCheck(1))
+    flat = " ".join(" ".join(lines(found)).split())
+    assert "sudden loss: a b.norm#1 (LayerNorm) in 145 dB, out 106 dB" in flat
+    assert "export the model anew and compare: modelexport diff NEW.onnx a.onnx --left-module 'a b.norm'" in flat
+    assert flat.endswith("what was compared agrees, but 1 module loses more than rounding explains")
+    flat = " ".join(" ".join(lines(replace(found, parameters=None, reference="b.onnx"))).split())
+    assert "compare the files: modelexport diff b.onnx a.onnx --left-module 'a b.norm'" in flat
+    several = " ".join(lines(replace(found, sudden_losses=(loss,) * 7)))
+    assert "… and 2 more (--all)" in several
+    assert several.endswith("7 modules lose more than rounding explains")
+
+
+def test_numbers_that_nobody_could_compare_do_not_agree() -> None:
+    nothing = replace(difference(math.inf), cosine=math.nan, nothing_finite=True)
+    call = replace(numbers("fc"), outputs=nothing)
+    shown = lines(replace(verification(call), outputs={"y": nothing}))
+    assert [line.split() for line in shown if line.startswith(("fc ", "y "))] == [
+        ["fc", "1", "NaN", "or", "infinite", "everywhere"],
+        ["y", "NaN", "or", "infinite", "everywhere"],
+    ]
+    said = "output y is NaN or infinite everywhere in both: no numbers could be compared on these inputs"
+    assert " ".join(" ".join(shown).split()).endswith(f"what was compared agrees, but {said}")
+
+
+def test_where_only_numbers_inside_differ_it_is_said() -> None:
+    found = wrong_in("fc", numbers("fc", 130, 20))
+    inside = replace(found, outputs={"y": difference(130)})
+    assert lines(inside)[-1] == "not as ./net: numbers differ inside of the model, and its outputs agree"
+    assert lines(replace(found, outputs={"y": difference(20)}))[-1] == "not as ./net: numbers differ"
 
 
 def test_where_nothing_is_proved_not_everything_agrees() -> None:

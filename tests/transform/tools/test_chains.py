@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from modelexport.errors import UserError
 from modelexport.transform.tools.catalogue import TOOLS, parse_chain
 
-WRITTEN = [name for tool in TOOLS.values() for name in (tool.name, *(f"{tool.name}:{each}" for each in tool.options))]
+# Those that take a number do not choose one by themselves.
+ALONE = [tool.name for tool in TOOLS.values() if not any(option.isdecimal() for option in tool.options)]
+WRITTEN = [*ALONE, *(f"{tool.name}:{option}" for tool in TOOLS.values() for option in tool.options)]
 
 
 @given(st.lists(st.sampled_from(WRITTEN), min_size=1, max_size=4), st.sampled_from(["+", " + "]))
@@ -31,6 +33,8 @@ def test_every_chain_of_known_tools_is_read(names: list[str], joined: str) -> No
         ("int8 -> ort", "unknown tool", "int8+ort"),
         ("ort:most", "no option 'most'", "It knows: all, extended, basic."),
         ("opset:new", "no option 'new'", "It takes a number, as in opset:21."),
+        ("opset", "opset does not say which one", "It takes a number, as in opset:21."),
+        ("ort+onnxscript_opset", "onnxscript_opset does not", "It takes a number, as in onnxscript_opset:21."),
         ("int8:4", "no option '4'", "It has none."),
         ("INT8", "INT8", "int8"),
         ("onnx-slim", "onnx-slim", "onnxslim"),

@@ -23,14 +23,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from modelexport.capture.onnxruntime.arrays import read_arrays
-from modelexport.errors import InputError, UnknownName, nearest_name
+from modelexport.errors import InputError, UnknownName, nearest_name, shorten
 from modelexport.record.json_reading import read_json
 
 
@@ -223,7 +223,6 @@ def dynamic_axes(values: Mapping[str, Any]) -> Mapping[str, Mapping[int, str]]:
 
 
 _EXAMPLE = "Write name=SHAPE[:DTYPE], for example x=1x3x224x224:float32, or flag=:bool for a scalar."
-_FARTHEST = 2**62
 _SPEC_KEYS = {"shape", "dtype", "range"}
 _FILE_EXAMPLE = 'Write {"input_ids": {"shape": [2, 16], "dtype": "int64", "range": [0, 999]}}.'
 _DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -261,11 +260,27 @@ def _spec_entry(name: str, entry: object) -> InputSpec:
         raise InputError(f"input {name!r}: unknown key {unknown[0]!r}", _FILE_EXAMPLE)
     dtype, bounds = entry.get("dtype"), entry.get("range")
     is_pair = isinstance(bounds, list) and len(bounds) == 2 and _is_list_of(bounds, (int, float))
-    # Both must be numbers that 64 bits hold; infinity is none.
-    if bounds is not None and not (is_pair and -_FARTHEST <= bounds[0] <= bounds[1] <= _FARTHEST):
+    if bounds is not None and not (is_pair and bounds[0] <= bounds[1]):
         raise InputError(f"input {name!r}: range {bounds!r} is not [lowest, highest]", _FILE_EXAMPLE)
-    limits = None if bounds is None else (float(bounds[0]), float(bounds[1]))
-    return _check_spec(InputSpec(name, tuple(entry["shape"]), None if dtype is None else str(dtype), limits))
+    spec = _check_spec(InputSpec(name, tuple(entry["shape"]), None if dtype is None else str(dtype)))
+    if bounds is None:
+        return spec
+    _ensure_in_type(bounds, spec)
+    return replace(spec, bounds=(float(bounds[0]), float(bounds[1])))
+
+
+def _ensure_in_type(bounds: Sequence[float], spec: InputSpec) -> None:
+    """Numbers beyond their type would become infinite or wrap around. JSON writes infinity as 1e400, too."""
+    dtype = torch.float32 if spec.dtype is None else parse_dtype(spec.dtype, spec.name)
+    if dtype is torch.bool:
+        return
+    type_limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    for bound in bounds:
+        if not type_limits.min <= bound <= type_limits.max:
+            raise InputError(
+                f"input {spec.name!r}: {shorten(repr(bound), 40)} is beyond {str(dtype).removeprefix('torch.')}",
+                f"Give bounds from {type_limits.min:.4g} to {type_limits.max:.4g}. {_FILE_EXAMPLE}",
+            )
 
 
 def _is_list_of(value: object, kind: type | tuple[type, ...]) -> bool:

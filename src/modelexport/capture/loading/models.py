@@ -21,6 +21,7 @@ import importlib
 import importlib.util
 import re
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,7 +38,7 @@ from modelexport.capture.loading.pretrained import load_config_file, load_folder
 from modelexport.capture.loading.sentences import is_sentence_folder, load_sentences
 from modelexport.capture.loading.size_limits import limit_construction
 from modelexport.capture.loading.third_party import LoadedModel, explain_exit, explain_failure, summarize_error
-from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName
+from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName, with_article
 from modelexport.record.model_source import ModelSource
 
 _ENTRY_POINT = re.compile(r"(?P<home>[^:]+):(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
@@ -145,11 +146,25 @@ def _call_builder(builder: object, source: str) -> object:
         return builder
     if not callable(builder):
         raise ModelUnloadable(
-            f"{source!r} is a {type(builder).__name__}, which cannot be called",
+            f"{source!r} is {with_article(type(builder).__name__)}, which cannot be called",
             "Name a function that returns the module, or a torch.nn.Module class.",
         )
-    with explain_failure(f"calling {source!r} failed", "The callable is called without arguments."):
+    with explain_failure(f"calling {source!r} failed", _explain_call):
         return builder()
+
+
+def _explain_call(error: Exception) -> str:
+    """Where it was raised: in the innermost line outside of installed packages. Nowhere, if the call did not fit."""
+    frames = list(traceback.extract_tb(error.__traceback__))
+    frames = frames[max(place for place, frame in enumerate(frames) if frame.filename == __file__) + 1 :]
+    if not frames:
+        return "The callable is called without arguments." if isinstance(error, TypeError) else ""
+    own = [frame for frame in frames if not _is_installed(frame.filename)] or frames
+    return f"It was raised at {own[-1].filename}:{own[-1].lineno}, in {own[-1].name}."
+
+
+def _is_installed(filename: str) -> bool:
+    return bool({"site-packages", "dist-packages"} & {*Path(filename).parts}) or not Path(filename).is_file()
 
 
 def _read_parts(result: object) -> Parts | None:
@@ -173,7 +188,7 @@ def _split_result(result: object, source: str) -> tuple[torch.nn.Module, Mapping
         case tuple():
             returned = f"a tuple of {', '.join(type(item).__name__ for item in result) or 'nothing'}"
         case _:
-            returned = f"a {type(result).__name__}"
+            returned = with_article(type(result).__name__)
     raise ModelUnloadable(
         f"{source!r} returned {returned}, not a module",
         "Return a torch.nn.Module, or a tuple of the module and a dictionary of its keyword inputs, or a dictionary of "

@@ -81,8 +81,11 @@ _NO_PROGRESS_BARS = SharedSetting(_disable_progress_bars)
 
 
 @contextmanager
-def explain_failure(failure: str, hint: str = "") -> Iterator[None]:
-    """Re-raise whatever the code inside raises as ModelUnloadable, with its reason kept."""
+def explain_failure(failure: str, hint: str | Callable[[Exception], str] = "") -> Iterator[None]:
+    """Re-raise whatever the code inside raises as ModelUnloadable, with its reason kept.
+
+    hint  or what makes it of the error
+    """
     try:
         with explain_exit(failure):
             yield
@@ -91,7 +94,9 @@ def explain_failure(failure: str, hint: str = "") -> Iterator[None]:
     except ImportError as error:
         raise ExtraMissing(f"{failure}: {summarize_error(error)}", "Install the package that it names.") from error
     except Exception as error:
-        raise ModelUnloadable(f"{failure}: {summarize_error(error)}", hint) from error
+        raise ModelUnloadable(
+            f"{failure}: {summarize_error(error)}", hint if isinstance(hint, str) else hint(error)
+        ) from error
 
 
 @contextmanager

@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx
 
-from modelexport.errors import InputError, RuntimeFailed, UserError
+from modelexport.errors import FileUnreadable, InputError, RuntimeFailed, UserError
+from modelexport.graph.file.external import KEEP_DATA, explain_missing_data
 from modelexport.graph.file.reading import open_model
 from modelexport.graph.missing_types import USE_FLOAT32, explain_missing_type
 from modelexport.graph.types import fits, input_dims
@@ -179,8 +180,11 @@ def profile_file(path: Path, feed: Mapping[str, np.ndarray], options: Any, reque
     except UserError:
         raise
     except Exception as error:
-        if missing := explain_missing_type(error, open_model(path).proto):
+        proto = open_model(path).proto
+        if missing := explain_missing_type(error, proto):
             raise RuntimeFailed(missing, USE_FLOAT32) from error
+        if missing := explain_missing_data(proto, path.parent):
+            raise FileUnreadable(f"cannot run {path}: {missing}", KEEP_DATA) from error
         # A file that it does not even take is not run on any inputs.
         made = f" on inputs that were made up ({request.made})" if request.made and session is not None else ""
         other = "Give other shapes in the same way, or the inputs themselves: --inputs FILE.npz. " if made else ""

@@ -20,6 +20,7 @@ from modelexport.graph.file.weights import Lazy, clear_data, storage_size
 from modelexport.record.regular_files import open_regular
 
 _KINDS = onnx.AttributeProto
+KEEP_DATA = "Keep the data file beside the model that it belongs to, as it was written."
 
 
 def is_external(tensor: onnx.TensorProto) -> bool:
@@ -92,13 +93,34 @@ def missing_data(model: onnx.ModelProto, directory: Path | None) -> Iterator[tup
 
 
 def _check_data(tensor: onnx.TensorProto, directory: Path | None) -> None:
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    end = int(entries.get("offset", "0") or 0) + external_data(tensor, directory).nbytes
+    end = _end_of_data(tensor, directory)
     path = data_path(tensor, directory)
     if not path.is_file():
         raise FileUnreadable(f"its data file {path} is not there")
     if (size := path.stat().st_size) < end:
         raise FileUnreadable(f"its data ends at byte {end} of {path}, which has {size}")
+
+
+def explain_missing_data(model: onnx.ModelProto, directory: Path) -> str:
+    """Why not all external data of a model can be had, by its files; empty if it can."""
+    needed: dict[Path, int] = {}
+    for tensor in filter(is_external, tensors(model)):
+        try:
+            path, end = data_path(tensor, directory), _end_of_data(tensor, directory)
+        except FileUnreadable as error:
+            return error.message
+        needed[path] = max(end, needed.get(path, 0))
+    for path, size in needed.items():
+        if not path.is_file():
+            return f"its data file {path} is not there"
+        if path.stat().st_size < size:
+            return f"its data file {path} has {path.stat().st_size:,} bytes, and {size:,} are needed"
+    return ""
+
+
+def _end_of_data(tensor: onnx.TensorProto, directory: Path | None) -> int:
+    offset = next((entry.value for entry in tensor.external_data if entry.key == "offset"), "0")
+    return int(offset or 0) + external_data(tensor, directory).nbytes
 
 
 def set_external(tensor: onnx.TensorProto, location: str, offset: int, nbytes: int) -> None:
@@ -148,7 +170,7 @@ def _read(subject: str, directory: Path | None, location: str, span: slice) -> m
         reason = getattr(error, "strerror", None) or str(error)
         raise FileUnreadable(
             f"cannot read {path}, the data of {subject}: {reason.lower()}",
-            "Keep the data file beside the model that it belongs to.",
+            KEEP_DATA,
         ) from error
     if len(data) < span.stop:
         raise FileUnreadable(f"{path} is truncated: {subject} ends at byte {span.stop} of {len(data)}")

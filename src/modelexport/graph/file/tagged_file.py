@@ -24,7 +24,14 @@ import onnx
 from modelexport.errors import FileUnreadable, RecordMismatch, RecordMissing, RecordUnreadable, quote_argument
 from modelexport.graph.crossings import Crossings, find_crossings
 from modelexport.graph.file.context import find_cache_sizes
-from modelexport.graph.file.metadata import name_nodes, read_outline, read_record, sidecar_path
+from modelexport.graph.file.metadata import (
+    name_nodes,
+    node_keys,
+    read_node_keys,
+    read_outline,
+    read_record,
+    sidecar_path,
+)
 from modelexport.graph.file.reading import ModelFile, open_model
 from modelexport.graph.index import Graph, Node, edges_of, walk_nodes
 from modelexport.graph.outline import digested, graph_of, sketches_of
@@ -136,6 +143,21 @@ class TaggedFile(ModelFile):
     def stale_notes(self) -> tuple[str, ...]:
         """What all verbs say of a record that was made for an earlier graph."""
         return () if self.is_up_to_date else (STALE_NOTE,)
+
+    @cached_property
+    def key_notes(self) -> tuple[str, ...]:
+        """What verbs say where nodes carry keys that are not those of the record. Of an earlier graph they may be."""
+        record = None if self.believed is not None else self.embedded.provenance
+        if record is None or not self.is_up_to_date:
+            return ()
+        count = 0
+        for key, node in self.protos.items():
+            written, entry = read_node_keys(node), record.nodes.get(key)
+            count += bool(written) and written != ({} if entry is None else node_keys(record, entry.attribution))
+        if not count:
+            return ()
+        nodes = "1 node differ" if count == 1 else f"{count:,} nodes differ"
+        return (f"keys on {nodes} from the record: modelexport validate --repair {quote_argument(self.path)}",)
 
     @property
     def is_record_foreign(self) -> bool:

@@ -27,6 +27,7 @@ class Difference:
     sqnr      signal to noise in decibels; infinite where the tensors are equal
     unlike    elements that are not finite in one of them only, or not in the same way
     excess    by how much an element differs by more than its size explains; 0 if none does, or a limit was chosen
+    nothing_finite  all elements are NaN or infinite in both: no numbers were compared
     """
 
     max_abs: float
@@ -36,6 +37,7 @@ class Difference:
     unlike: int
     agrees: bool
     excess: float = 0.0
+    nothing_finite: bool = False
 
     @property
     def too_small(self) -> bool:
@@ -45,7 +47,7 @@ class Difference:
     @property
     def equal(self) -> bool:
         """Not one bit of noise."""
-        return self.sqnr == math.inf
+        return self.sqnr == math.inf and not self.nothing_finite
 
     @classmethod
     def worst(cls, differences: Iterable[Difference]) -> Difference | None:
@@ -66,6 +68,7 @@ class Difference:
             unlike=sum(item.unlike for item in measured),
             agrees=all(item.agrees for item in measured),
             excess=max(item.excess for item in measured),
+            nothing_finite=all(item.nothing_finite for item in measured),
         )
 
 
@@ -155,6 +158,16 @@ class NotFinite:
     node: str
     calls: tuple[ModuleCall, ...]
     both: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SuddenLoss:
+    """A module call that agrees within the tolerance, and loses more decibels than rounding explains."""
+
+    call: ModuleCall
+    class_name: str
+    inputs: Difference
+    outputs: Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +353,7 @@ class Verification:
     deployed    the file was compared as ONNX Runtime runs it, with all optimizations
     parameters  None where two files were compared
     proof       None where two files were compared, or it was not asked for
+    sudden_losses  modules that agree, and lose more than rounding explains; only where all numbers agree
     frozen      what the file has of its sample for good: how it is wrong on inputs that are not like it
     """
 
@@ -358,6 +372,7 @@ class Verification:
     notes: tuple[str, ...] = ()
     deployed: bool = False
     frozen: tuple[str, ...] = ()
+    sudden_losses: tuple[SuddenLoss, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property

@@ -265,7 +265,7 @@ _RUNNING_TABLES: Tables = {
     verification.Verification: fields(
         _SCHEMA,
         "file reference ok numbers_agree samples as_deployed=deployed tolerance parameters calls outputs missing",
-        "skipped divergence not_finite frozen proof notes seconds:3",
+        "skipped divergence not_finite sudden_losses frozen proof notes seconds:3",
     ),
     verification.Tolerance: fields("atol rtol min_sqnr"),
     verification.ParameterCheck: fields("compared differing unknown"),
@@ -275,6 +275,7 @@ _RUNNING_TABLES: Tables = {
     ),
     verification.Difference: fields("max_abs max_rel sqnr cosine unlike equal agrees too_small"),
     verification.Divergence: fields("modules=calls classes=class_names node name inputs outputs"),
+    verification.SuddenLoss: fields("path=call.path call=call.index class=class_name inputs outputs"),
     verification.NotFinite: fields("kind node modules=calls both"),
     verification.AttributionProof: fields("counts faults reasons shown_by compute compute_shown nodes"),
     verification.NodeProof: fields("name key op_type verdict fault shown_by claimed issued reason compute"),

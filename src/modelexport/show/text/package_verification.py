@@ -25,6 +25,7 @@ from modelexport.show.text.console import (
     counted,
     decibels_text,
     difference_text,
+    modules_text,
     note_lines,
     plain,
     seconds_line,
@@ -67,6 +68,9 @@ def package_verification_tables(verification: PackageVerification, shown: Shown)
 def _summary(verification: Verification) -> str:
     calls = sum(call.outputs is not None for call in verification.calls)
     compared = f"{counted(len(verification.outputs), 'output')} and {counted(calls, 'module call')} agree"
+    if losses := verification.sudden_losses:
+        names = some_of([modules_text([loss.call]) for loss in losses])
+        compared = f"{compared}, {names} with a loss that is more than rounding explains"
     proof = verification.proof
     if proof is None:
         return compared

@@ -13,6 +13,7 @@ Which modules have a row is decided in `verification_rows.py`.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -80,14 +81,14 @@ def _counts_line(proof: results.AttributionProof) -> Text:
     return line.append(f"{contradicted:,} contradicted{faults}", "bold red" if contradicted else "green")
 
 
-_LISTED_PARAMETERS = _LISTED_FUSIONS = 5  # --all lists the others
+_LISTED_PARAMETERS = _LISTED_FUSIONS = _LISTED_LOSSES = 5  # --all lists the others
 _STYLES = {
     results.Status.OK: "green",
     results.Status.DIVERGES: "red",
     results.Status.FOLLOWS: "yellow",
     results.Status.NOT_COMPARED: "dim",
 }
-_TOO_SMALL = "too small to tell"
+_TOO_SMALL, _NOTHING_FINITE = "too small to tell", "NaN or infinite everywhere"
 _EFFECT = "effect at outputs"
 _NUMBERS = ("calls", "in dB", "out dB", "lost dB", _EFFECT, "max |Δ|", "SQNR dB", "cosine")
 
@@ -103,6 +104,7 @@ def verification_tables(verification: results.Verification, shown: Shown) -> Ite
     yield from _outputs(verification.outputs)
     yield Text()
     yield from _origins(verification)
+    yield from _sudden_losses(verification, shown)
     if verification.proof is not None:
         yield from proof_tables(verification.proof, shown.everything)
     elif verification.parameters is not None:
@@ -220,6 +222,8 @@ def _calls(row: ModuleNumbers) -> str:
 def _figures(difference: results.Difference | None) -> tuple[str, str, str]:
     if difference is None:
         return "", "", ""
+    if difference.nothing_finite:
+        return "", "", ""
     return difference_text(difference.max_abs), decibels_text(difference.sqnr), cosine_text(difference.cosine)
 
 
@@ -244,6 +248,8 @@ def _status(row: ModuleNumbers) -> Text:
         text = f"{text} at call #{row.worst_call.call.index}"
     if row.status is results.Status.OK and row.outputs is not None and row.outputs.too_small:
         return Text(_TOO_SMALL, "yellow")
+    if row.outputs is not None and row.outputs.nothing_finite:
+        return Text(_NOTHING_FINITE, "yellow")
     if row.outputs is not None and row.outputs.unlike:
         text = f"{text}, NaN or Inf in {counted(row.outputs.unlike, 'element')}"
     return Text(text, _STYLES[row.status])
@@ -276,6 +282,8 @@ def _outputs(outputs: Mapping[str, results.Difference]) -> Iterator[RenderableTy
         status = Text("ok", "green") if difference.agrees else Text("differs", "red")
         if difference.too_small:
             status = Text(_TOO_SMALL, "yellow")
+        if difference.nothing_finite:
+            status = Text(_NOTHING_FINITE, "yellow")
         outputs_table.add_row(plain(name), *_figures(difference), status)
     yield outputs_table
 
@@ -290,6 +298,23 @@ def _origins(verification: results.Verification) -> Iterator[RenderableType]:
         yield _not_finite(origin, verification)
     for message in verification.frozen:
         yield plain(message, "red")
+
+
+def _sudden_losses(verification: results.Verification, shown: Shown) -> Iterator[RenderableType]:
+    listed = verification.sudden_losses if shown.everything else verification.sudden_losses[:_LISTED_LOSSES]
+    for loss in listed:
+        module = modules_text([loss.call])
+        line = Text().append("sudden loss: ", "bold yellow").append_text(plain(f"{module} ({loss.class_name})", "bold"))
+        yield line.append(f"   in {decibels_text(loss.inputs.sqnr)} dB, out {decibels_text(loss.outputs.sqnr)} dB   ")
+    yield from _more(len(verification.sudden_losses) - len(listed))
+    if listed:
+        path = verification.sudden_losses[0].call.path
+        chosen = f" --left-module {shlex.quote(path)}" if path else ""
+        other = verification.reference if verification.parameters is None else "NEW.onnx"
+        compared = f"modelexport diff {shlex.quote(other)} {shlex.quote(verification.file)}{chosen}"
+        made = "compare the files" if verification.parameters is None else "export the model anew and compare"
+        said = "within the tolerance, and more than rounding explains, such as another epsilon"
+        yield plain(f"  {said}; {made}: {compared}")
 
 
 def _divergence(divergence: results.Divergence) -> Iterator[RenderableType]:
@@ -342,8 +367,12 @@ def _left_out(verification: results.Verification) -> Iterator[str]:
     """What nobody could look at: that it agrees is not known."""
     if small := [name for name, difference in verification.outputs.items() if difference.too_small]:
         yield f"output {', '.join(small)} is {_TOO_SMALL}: no larger than rounding errors"
+    if empty := [name for name, difference in verification.outputs.items() if difference.nothing_finite]:
+        yield f"output {', '.join(empty)} is {_NOTHING_FINITE} in both: no numbers could be compared on these inputs"
     if verification.skipped:
         yield f"output {', '.join(verification.skipped)} could not be compared"
+    if count := len(verification.sudden_losses):
+        yield f"{counted(count, 'module')} {'loses' if count == 1 else 'lose'} more than rounding explains"
     check, proof = verification.parameters, verification.proof
     if proof is not None and proof.compute and not proof.compute_shown:
         weights = "" if check is None or check.compared else ", and no weight has a copy in the file"
@@ -359,7 +388,8 @@ def _wrong(verification: results.Verification) -> Iterator[str]:
     if verification.parameters is not None and verification.parameters.differing:
         yield "weights differ"
     if not verification.numbers_agree:
-        yield "numbers differ"
+        inside = bool(verification.outputs) and all(item.agrees for item in verification.outputs.values())
+        yield "numbers differ inside of the model, and its outputs agree" if inside else "numbers differ"
     if verification.frozen:
         yield "right only for inputs like the sample"
     if verification.proof is not None and verification.proof.contradicted:

@@ -49,7 +49,13 @@ def export_lines(result: files.ExportResult, *, verbose: bool = False) -> Iterat
     yield from file_lines(result.files)
     tally = tally_of(result.provenance)
     yield plain(f"{counted(tally.total, 'node')}: {confidences_text(tally)}")
-    if result.check is not None and result.check.too_small and result.check.ok:
+    if result.check is not None and result.check.nothing_finite and result.check.ok:
+        names = some_of(result.check.nothing_finite)
+        yield plain(
+            f"not compared: {names} is NaN or infinite everywhere, in PyTorch and in the file. Give other inputs",
+            "yellow",
+        )
+    elif result.check is not None and result.check.too_small and result.check.ok:
         names = some_of(result.check.too_small)
         yield plain(
             f"too small to tell: {names} is no larger than rounding errors of what it is computed from", "yellow"

@@ -140,6 +140,8 @@ def _parse_tool(text: str) -> tuple[Tool, str]:
     known = tool.any_option or option in tool.options or (option.isdecimal() and _takes_number(tool))
     if option and not known:
         raise UserError(f"{name} has no option {option!r}", _describe_options(tool))
+    if not option and _takes_number(tool):
+        raise UserError(f"{name} does not say which one", _describe_options(tool))
     return tool, option or next(iter(tool.options), "")
 
 
