@@ -521,6 +521,13 @@ def test_specs_from_a_file(tmp_path: Path) -> None:
     assert bool(((values["scale"] >= -2) & (values["scale"] <= -1)).all())
 
 
+@pytest.mark.parametrize("bounds", [[0, 2**63 - 1], [-(2**63), 2**63 - 1], [2**63 - 1, 2**63 - 1]])
+def test_a_range_may_be_all_of_its_type(tmp_path: Path, bounds: list[int]) -> None:
+    path = tmp_path / "specs.json"
+    path.write_text(json.dumps({"input": {"shape": [2], "dtype": "int64", "range": bounds}}))
+    assert made(nn.Identity(), specs_file=path)["input"].dtype == torch.int64
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -83,8 +83,10 @@ class RandomSource:
         return torch.randn(shape, generator=self.generator).to(self.floating)
 
     def integers(self, low: int, high: int, shape: Shape) -> torch.Tensor:
-        """Integers from `low` up to and without `high`."""
-        return torch.randint(low, max(high, low + 1), shape, generator=self.generator)
+        """Integers from `low` up to and without `high`, which torch takes up to the largest of 64 bits."""
+        largest = torch.iinfo(torch.int64).max
+        low = min(low, largest - 1)
+        return torch.randint(low, min(max(high, low + 1), largest), shape, generator=self.generator)
 
     def uniform(self, low: float, high: float, shape: Shape) -> torch.Tensor:
         return low + (high - low) * torch.rand(shape, generator=self.generator)
