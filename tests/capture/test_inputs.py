@@ -525,7 +525,7 @@ def test_specs_from_a_file(tmp_path: Path) -> None:
 def test_a_range_may_be_all_of_its_type(tmp_path: Path, bounds: list[int]) -> None:
     path = tmp_path / "specs.json"
     path.write_text(json.dumps({"input": {"shape": [2], "dtype": "int64", "range": bounds}}))
-    assert made(torch.nn.Identity(), specs_file=path)["input"].dtype == torch.int64
+    assert made(torch.nn.Identity(), specs_file=path).values["input"].dtype == torch.int64
 
 
 @pytest.mark.parametrize(
