@@ -256,6 +256,25 @@ def test_several_nodes_become_one_with_several_outputs() -> None:
     assert links(before, after) == {"left": ("fused", "left right"), "y": ("kept", "y")}
 
 
+def test_of_a_packed_product_the_last_piece_is_what_is_left() -> None:
+    """The second piece is known by who reads it; what reads the first has other work than making that."""
+    gate = [node("MatMul", "x w", "a"), node("Sigmoid", "a", "s"), node("Mul", "a s", "g")]
+    before = graph(*gate, node("MatMul", "x v", "b"), node("Sub", "g b", "y"), weights=["w", "v"])
+    after = graph(
+        node("MatMul", "x packed", "p"),
+        node("Split", "p", "one two", num_outputs=2),
+        node("QuickGelu", "one", "n"),
+        node("Sub", "n two", "y"),
+        weights=["packed"],
+    )
+    assert links(before, after) == {
+        "p": ("fused", "a b"),
+        "one": ("fused", "a b"),
+        "n": ("fused", "s g"),
+        "y": ("kept", "y"),
+    }
+
+
 def test_a_helper_was_made_for_what_reads_it() -> None:
     before = graph(node("Relu", "x", "h"), node("Gemm", "h w", "y"), weights=["w"])
     after = graph(
