@@ -275,6 +275,22 @@ def test_of_a_packed_product_the_last_piece_is_what_is_left() -> None:
     }
 
 
+def test_a_node_that_cuts_a_packed_product_does_the_work_of_all_pieces() -> None:
+    """One piece alone is known, by its reader."""
+    products = [node("MatMul", f"x {weight}", made) for weight, made in ("wa", "vb", "uc")]
+    joined = [node("Mul", "a b", "s"), node("Sqrt", "s", "t"), node("Sub", "t c", "y")]
+    before = graph(*products, *joined, weights=["w", "v", "u"])
+    after = graph(
+        node("MatMul", "x packed", "p"),
+        node("Split", "p", "one two three", num_outputs=3),
+        node("Strange", "one two", "n"),
+        node("Sub", "n three", "y"),
+        weights=["packed"],
+    )
+    found = links(before, after)
+    assert (found["one"], found["y"]) == (("fused", "a b c"), ("kept", "y"))
+
+
 def test_a_helper_was_made_for_what_reads_it() -> None:
     before = graph(node("Relu", "x", "h"), node("Gemm", "h w", "y"), weights=["w"])
     after = graph(

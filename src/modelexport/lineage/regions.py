@@ -215,11 +215,20 @@ class ReplacedRegions:
         """A node that makes several values has also replaced what made others of them from the same value (Split)."""
         if sum(class_id != NO_CLASS for class_id in self._after.outputs(node)) < 2:
             return region
-        read = {self._anchors.get(class_id) for class_id in self._after.data_inputs(node)} - {NO_CLASS}
+        read = self._known_above(node)
         kinds = {source.op_type for source in region if not read.isdisjoint(self._before.data_inputs(source))}
         beside = (reader for class_id in read for reader in self._before.readers_of(class_id)[:_MOST_EXITS])
         gone = (reader for reader in beside if reader.key not in self._done and reader not in region)
         return (*region, *(reader for reader in gone if reader.op_type in kinds))
+
+    def _known_above(self, node: Node) -> set[int]:
+        """What a node reads; of a value that nobody had before (several in one), what that is made from."""
+        read = set(self._after.data_inputs(node))
+        makers = [
+            self._after.producers[each] for each in read - self._anchors.known.keys() if each in self._after.producers
+        ]
+        read.update(class_id for maker in makers for class_id in self._after.content_inputs(maker))
+        return {self._anchors.get(class_id) for class_id in read} - {NO_CLASS}
 
     def _below(self, work: Node, region: tuple[Node, ...]) -> list[Node]:
         below, made = [work], set(self._before.outputs(work))
