@@ -92,6 +92,34 @@ def test_work_that_a_run_leaves_out_is_proved_by_those_that_do_it() -> None:
     assert shown_by(found["m"]) == (Verdict.PROVED, ShownBy.SERIES)
 
 
+# several runs: a table of distances that `c` makes and hands to `a`
+
+TABLE = model(
+    node("Shape", "x", "s"),
+    node("Range", "zero s one", "p"),
+    node("Sub", "p turned", "d"),
+    node("Mul", "x d", "y"),
+    node("Sub", "s s", "t"),
+    weights={"zero": (1,), "one": (1,), "turned": (1,)},
+)
+
+
+def table_run(size: int) -> tuple[Story, dict[str, np.ndarray]]:
+    x, p = numbers(size, size, size), np.arange(size)
+    d = p[:, None] - p[None, :]
+    story = Story(x=x).op("c", "", p=p).op("c", "p", d=d).op("a", "x d", y=x * d)
+    return story, {"x": x, "s": np.array(size), "p": p, "d": d, "y": x * d}
+
+
+def test_nothing_is_enclosed_across_what_others_issued() -> None:
+    """All that reads the table is `a`'s, and still its sizes are not: they are needed by whoever makes it."""
+    tags = dict.fromkeys("spdt", "a") | {"y": "a"}
+    found = completed(TABLE, tags, table_run(9), table_run(5))
+    assert [shown_by(found[key]) for key in "spd"] == [(Verdict.NOT_PROVABLE, None)] * 3
+    right = completed(TABLE, {**tags, "s": "c", "p": "c", "d": "c"}, table_run(9), table_run(5))
+    assert [right[key].verdict for key in "spd"] == [Verdict.ENCLOSED, Verdict.PROVED, Verdict.PROVED]
+
+
 # weights
 
 WEIGHED = model(node("MatMul", "x w", "h"), node("Add", "h v", "y"), outputs="y", weights={"w": (12, 12), "v": (12,)})
