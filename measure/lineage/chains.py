@@ -108,6 +108,8 @@ CHAINS = (
     "onnxslim+qdq+ort:extended",
     "shapes+int8+onnxoptimizer",
     "transformers:gpt2+onnxslim+int8",
+    "merge_copy+onnxslim+ort:all",
+    "pack_qkv+transformers:gpt2+ort:all",
 )
 _LOSSY = frozenset({"int8", "qdq", "qoperator", "int4", "fp16", "fp16_common"})
 

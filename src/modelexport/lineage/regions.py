@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
-from modelexport.graph.operators import family, is_moving, is_passing, is_rearranging
+from modelexport.graph.operators import family, is_moving, is_passing, is_rearranging, is_view
 from modelexport.lineage.fusion import FusedWorks
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
@@ -109,9 +109,10 @@ class ReplacedRegions:
         possible: dict[str, list[Node]] = {}
         rivals: dict[str, list[Node]] = {}
         for node in nodes:
-            keys = self._region_order(exits).possible_keys(node) if not is_rearranging(node) else ()
+            # A view may be put anywhere.
+            keys = self._region_order(exits).possible_keys(node) if not is_view(node) else ()
             sources = [self._before.graph.by_key[key] for key in keys if key not in self._done]
-            possible[node.key] = [source for source in sources if family(source.op_type) == family(node.op_type)]
+            possible[node.key] = [source for source in sources if _are_of_one_kind(source, node)]
             for source in possible[node.key]:
                 rivals.setdefault(source.key, []).append(node)
         for node in nodes:
@@ -354,6 +355,12 @@ def _collect(
         for class_id in made(node):
             by_class[class_id] = by_class.get(class_id, 0) | mask | masks[node.key]
     return collected
+
+
+def _are_of_one_kind(source: Node, node: Node) -> bool:
+    """Whether two nodes do the same kind of work; what only moves numbers has to move them alike."""
+    same = family(source.op_type) == family(node.op_type)
+    return same and (not is_rearranging(node) or source.attributes == node.attributes)
 
 
 def _find_chains(
