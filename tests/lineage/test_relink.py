@@ -291,6 +291,22 @@ def test_a_node_that_cuts_a_packed_product_does_the_work_of_all_pieces() -> None
     assert (found["one"], found["y"]) == (("fused", "a b c"), ("kept", "y"))
 
 
+def test_a_sum_that_a_norm_takes_in_says_what_its_other_input_is() -> None:
+    """Two sums in a row, both in norms now: of the second norm, what the first hands on as a second output is known."""
+    before = graph(
+        node("Add", "x a", "first"),
+        node("Add", "first b", "second"),
+        node("Abs", "second", "size"),
+        node("Div", "second size", "scaled"),
+        node("Mul", "scaled w", "y"),
+        inputs="x a b", weights=["w"],
+    )  # fmt: skip
+    after = graph(
+        node("Strange", "x a", "sum"), node("SkipNorm", "b sum w", "y"), inputs="x a b", weights=["w"]
+    )  # fmt: skip
+    assert links(before, after) == {"sum": ("rewritten", "first"), "y": ("fused", "second size scaled y")}
+
+
 def test_a_helper_was_made_for_what_reads_it() -> None:
     before = graph(node("Relu", "x", "h"), node("Gemm", "h w", "y"), weights=["w"])
     after = graph(

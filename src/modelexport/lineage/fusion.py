@@ -130,6 +130,9 @@ class FusedWorks:
         unknown = [each for each in self._after.data_inputs(node) if each not in self._anchors]
         unknown = [each for each in unknown if not self._after.is_scale(each)]
         works = self._matching.known_works(node) if len(unknown) == 1 else []
+        if len(works) == 1:
+            self._matching.anchor(unknown[0], self._joined_with_known(node, works[0]))
+            self._matching.propagate()
         if len(works) <= 1:
             return  # its inputs are paired already
         keys = {work.key for work in works}
@@ -140,6 +143,23 @@ class FusedWorks:
         if len(left) == 1 and keys <= inside.keys():
             self._matching.anchor(unknown[0], left.pop())
             self._matching.propagate()
+
+    def _joined_with_known(self, node: Node, work: Node) -> int:
+        """What was joined with a value that a node reads, on the way to its work, if it reads more than that did.
+
+        before    a, r ──► Add ──► s ──► (Pow, Mean, Sqrt, Div, Mul) ──► y          after    a, ? ──► SkipNorm ──► y
+        """
+        known = self._known_inputs(node) - {NO_CLASS}
+        if len(self._after.data_inputs(node)) <= len(self._before.varying_inputs(work)) or len(known) != 1:
+            return NO_CLASS
+        joints = [
+            reader
+            for reader in self._before.readers_of(next(iter(known)))[:CROWD]
+            if reader is not work and reader in self._before.path_to(work, {reader.key}, FUSED_STEPS)
+        ]
+        joined = {class_id for joint in joints for class_id in self._before.varying_inputs(joint)} - known
+        left = joined - self._anchors.classes_still_there()
+        return left.pop() if len(joints) == len(left) == len(joined) == 1 else NO_CLASS
 
     def _start_of_next(self, node: Node, made: int) -> int:
         """What a node's work makes, if a reader's result is known and that reader does all that came next.
