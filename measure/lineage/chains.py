@@ -108,15 +108,18 @@ CHAINS = (
     "onnxslim+qdq+ort:extended",
     "shapes+int8+onnxoptimizer",
     "transformers:gpt2+onnxslim+int8",
+    "merge_copy+onnxslim+ort:all",
+    "pack_qkv+transformers:gpt2+ort:all",
 )
 _LOSSY = frozenset({"int8", "qdq", "qoperator", "int4", "fp16", "fp16_common"})
 
 
 def tools_of(chain: str) -> list[tuple[Tool, str]]:
-    """The tools of a chain with their options."""
-    if chain in _MORE_BY_NAME:
-        return [(_MORE_BY_NAME[chain], "")]
-    return parse_chain(chain)
+    """The tools of a chain with their options. What is done by hand may stand anywhere in it."""
+    tools: list[tuple[Tool, str]] = []
+    for step in chain.split("+"):
+        tools += [(_MORE_BY_NAME[step], "")] if step in _MORE_BY_NAME else parse_chain(step)
+    return tools
 
 
 def is_lossy(chain: str) -> bool:

@@ -163,9 +163,9 @@ class Truth:
             before    a ──► MatMul (fc) ──► Add (fc) ──► Erf (act) ──► Mul (act) ──► b ──► MatMul (out)
             after     a ──► MatMul ──► ? ──► BiasGelu ──► b ──► MatMul                ? is no work of `out`
         """
-        ends = self._possible[node.key]
+        ends = self._ends(node)
         if not ends:
-            ends = tuple(origin for key in self._named_below(node) for origin in self._possible[key])
+            ends = tuple(origin for reader in self._named_below(node) for origin in self._ends(reader))
         keys = self._slice(ends, self._named_above(node)) if ends else []
         maker = self._after.producers.get(node.inputs[0]) if is_passing(node) else None
         if keys and maker is not None:
@@ -174,21 +174,27 @@ class Truth:
         equal = (other for key in keys for other in self._merged(key))
         return frozenset(self._owners((*keys, *self._constant_work(keys), *equal)))
 
-    def _named_below(self, node: Node) -> list[str]:
+    def _ends(self, node: Node) -> tuple[Node, ...]:
+        """Nodes before that may have made what a node makes: a Split makes what several made, each under its name."""
+        made = self._possible[node.key]
+        others = (self._before.producers.get(self._name(value)) for value in node.outputs[1:] if made)
+        return (*made, *(other for other in others if other is not None and other not in made))
+
+    def _named_below(self, node: Node) -> list[Node]:
         """The nearest nodes below one whose names tell what they made; none if one of its values is not followed."""
-        nearest: dict[str, None] = {}
+        nearest: dict[str, Node] = {}
         waiting, seen = [node], {node.key}
         while waiting:
             readers = [reader for value in waiting.pop().outputs for reader in self._after.consumers.get(value, ())]
             for reader in readers:
                 if self._possible.get(reader.key):
-                    nearest[reader.key] = None
+                    nearest[reader.key] = reader
                 elif reader.key not in seen:
                     seen.add(reader.key)
                     waiting.append(reader)
             if len(seen) > _LARGEST:
                 return []
-        return list(nearest)
+        return list(nearest.values())
 
     def _named_above(self, node: Node) -> set[str]:
         """The nearest values before, by name, that a node is computed from: the first that each name may mean."""

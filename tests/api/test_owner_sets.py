@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -96,6 +97,60 @@ def test_views_stay_with_the_module_that_takes_them(tmp_path: Path) -> None:
     assert {"first"} in moved
     assert {"second"} in moved
     assert {""} not in moved
+
+
+def _distances(x: Tensor) -> Tensor:
+    places = torch.arange(x.size(0))
+    return places[:, None] - places[None, :]
+
+
+with warnings.catch_warnings():
+    # torch is about to drop scripts; models that have some are exported all the same.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    distances_of = torch.jit.script(_distances)
+
+
+class _Biased(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, distances: Tensor) -> Tensor:
+        scores = torch.softmax(self.fc(x) @ x.transpose(0, 1) - distances.abs() * 0.1, dim=-1)
+        return scores @ x
+
+
+class HandedTable(Network):
+    """A table of distances is made by a scripted function, which leaves no scope, and handed to one layer alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = _Around()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+    def example(self) -> tuple[Tensor, ...]:
+        return (torch.linspace(-1, 1, 64).reshape(16, 4),)
+
+
+class _Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = _Biased()
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.layer(x, distances_of(x))
+        return made
+
+
+def test_a_table_without_a_scope_belongs_to_who_made_it_and_not_to_its_only_reader(tmp_path: Path) -> None:
+    exported = Exported(HandedTable(), tmp_path, "torchscript")
+    tables = [key for key in exported.graph.tables if "layer" not in key]
+    assert {exported.graph.by_key[key].op_type for key in tables} >= {"Range", "Sub"}
+    assert {str(exported.answers[key].ancestor) for key in tables} == {"inner"}
+    sizes = exported.modules_of("Shape")
+    assert {"inner"} in sizes
 
 
 class Called(Network):

@@ -133,6 +133,30 @@ def test_masks_and_constants_are_no_anchors() -> None:
     assert all(claim.confidence < Confidence.EXACT for claim in claims.values())
 
 
+def test_a_table_made_from_sizes_is_whose_it_is_by_value() -> None:
+    """In this shape: the same numbers in another one are somebody else's view of them."""
+    made = graph(
+        node("Shape", "x", "s"), node("Range", "zero s one", "p"), node("Sub", "p turned", "d"),
+        node("Mul", "x d", "y"), weights=["zero", "one", "turned"],
+    )  # fmt: skip
+    x, p = numbers(0, 9, 9), np.arange(9)
+    d = p[:, None] - p[None, :]
+    run = Run({"x": x}).op("arange", "a", "", "p", p).op("sub", "a", "p", "d", d).op("view", "b", "d", "v", d[None])
+    run.op("mul", "b", "x v", "y", x * d)
+    claims = projected(made, run, {"s": np.array([9, 9]), "p": p, "d": d, "y": x * d})
+    assert {key: said(claims)[key] for key in "pdy"} == {
+        "p": ("a", "strong"),
+        "d": ("a", "strong"),
+        "y": ("b", "exact"),
+    }
+    assert claims["d"].evidence == (Evidence(EvidenceKind.VALUE, "test", "from sizes"),)
+    # A few numbers are equal by chance, and what several calls made tells nobody.
+    few = Run({"x": X}).op("arange", "a", "", "p", np.arange(3))
+    assert "p" not in projected(made, few, {"p": np.arange(3)})
+    run.op("arange", "c", "", "again", p)
+    assert "p" not in projected(made, run, {"p": p})
+
+
 def test_the_nearest_value_is_meant() -> None:
     run = Run({"x": X}).op("sin", "a", "x", "h", Z).op("sin", "b", "x", "k", Z * 1.001)
     assert said(projected(graph(node("Sin", "x", "y")), run, {"y": Z})) == {"y": ("a", "exact")}

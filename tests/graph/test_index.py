@@ -128,6 +128,20 @@ def test_what_depends_on_data_and_what_on_shapes_alone() -> None:
     assert made.computed == {"x", "h", "r", "y"}
 
 
+def test_tables_are_numbered_from_sizes_of_what_the_model_is_fed() -> None:
+    made = graph(
+        node("Shape", "x", "s"),
+        node("Range", "zero s one", "r"),
+        node("Neg", "r", "n"),
+        node("Range", "zero ten one", "fixed"),
+        node("Range", "zero x one", "of_data"),
+        node("Add", "n fixed", "t"),
+        node("Add", "t x", "y"),
+        weights=["zero", "ten", "one"],
+    )
+    assert made.tables == {"r", "n", "t"}
+
+
 def test_a_weight_that_is_listed_as_an_input_is_no_data() -> None:
     made = graph(node("Transpose", "w", "t"), node("MatMul", "x t", "y"), inputs="x w", weights=["w"])
     assert made.computed == {"x", "y"}

@@ -256,6 +256,57 @@ def test_several_nodes_become_one_with_several_outputs() -> None:
     assert links(before, after) == {"left": ("fused", "left right"), "y": ("kept", "y")}
 
 
+def test_of_a_packed_product_the_last_piece_is_what_is_left() -> None:
+    """The second piece is known by who reads it; what reads the first has other work than making that."""
+    gate = [node("MatMul", "x w", "a"), node("Sigmoid", "a", "s"), node("Mul", "a s", "g")]
+    before = graph(*gate, node("MatMul", "x v", "b"), node("Sub", "g b", "y"), weights=["w", "v"])
+    after = graph(
+        node("MatMul", "x packed", "p"),
+        node("Split", "p", "one two", num_outputs=2),
+        node("QuickGelu", "one", "n"),
+        node("Sub", "n two", "y"),
+        weights=["packed"],
+    )
+    assert links(before, after) == {
+        "p": ("fused", "a b"),
+        "one": ("fused", "a b"),
+        "n": ("fused", "s g"),
+        "y": ("kept", "y"),
+    }
+
+
+def test_a_node_that_cuts_a_packed_product_does_the_work_of_all_pieces() -> None:
+    """One piece alone is known, by its reader."""
+    products = [node("MatMul", f"x {weight}", made) for weight, made in ("wa", "vb", "uc")]
+    joined = [node("Mul", "a b", "s"), node("Sqrt", "s", "t"), node("Sub", "t c", "y")]
+    before = graph(*products, *joined, weights=["w", "v", "u"])
+    after = graph(
+        node("MatMul", "x packed", "p"),
+        node("Split", "p", "one two three", num_outputs=3),
+        node("Strange", "one two", "n"),
+        node("Sub", "n three", "y"),
+        weights=["packed"],
+    )
+    found = links(before, after)
+    assert (found["one"], found["y"]) == (("fused", "a b c"), ("kept", "y"))
+
+
+def test_a_sum_that_a_norm_takes_in_says_what_its_other_input_is() -> None:
+    """Two sums in a row, both in norms now: of the second norm, what the first hands on as a second output is known."""
+    before = graph(
+        node("Add", "x a", "first"),
+        node("Add", "first b", "second"),
+        node("Abs", "second", "size"),
+        node("Div", "second size", "scaled"),
+        node("Mul", "scaled w", "y"),
+        inputs="x a b", weights=["w"],
+    )  # fmt: skip
+    after = graph(
+        node("Strange", "x a", "sum"), node("SkipNorm", "b sum w", "y"), inputs="x a b", weights=["w"]
+    )  # fmt: skip
+    assert links(before, after) == {"sum": ("rewritten", "first"), "y": ("fused", "second size scaled y")}
+
+
 def test_a_helper_was_made_for_what_reads_it() -> None:
     before = graph(node("Relu", "x", "h"), node("Gemm", "h w", "y"), weights=["w"])
     after = graph(

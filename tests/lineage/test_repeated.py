@@ -108,6 +108,21 @@ def test_of_nodes_that_share_a_region_it_is_inferred_who_did_what() -> None:
     assert (set(alone.sources), alone.confidence) == ({"a", "b", "c", "y"}, Confidence.STRONG)
 
 
+def test_a_transposition_divides_a_region_if_it_is_the_only_one_of_its_order() -> None:
+    work = [node("Abs", "x", "a"), node("Sqrt", "a", "b"), node("Exp", "t", "e"), node("Tanh", "e", "y")]
+    before = graph(*work[:2], node("Transpose", "b", "t", perm=[1, 0, 2]), *work[2:])
+
+    def after(perm: list[int]) -> Graph:
+        turned = node("Transpose", "first", "turned", perm=perm)
+        return graph(node("Normed", "x", "first"), turned, node("Strange", "turned", "y"))
+
+    lineage = trace_lineage(before, after([1, 0, 2]))
+    assert [sources(lineage, key) for key in ("first", "turned", "y")] == [{"a", "b"}, {"t"}, {"e", "y"}]
+    other = trace_lineage(before, after([0, 2, 1]))
+    assert [sources(other, key) for key in ("first", "y")] == [{"a", "b", "t", "e", "y"}] * 2
+    assert other.nodes["first"].confidence is Confidence.INFERRED
+
+
 def merged(names: bool) -> Graph:
     """A file and a copy of it, each under a prefix of its own."""
     nodes = []

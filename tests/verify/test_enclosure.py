@@ -94,28 +94,56 @@ def test_work_that_a_run_leaves_out_is_proved_by_those_that_do_it() -> None:
 
 # equal work of several modules, told apart by what reads it
 
-TABLES = model(
+EQUAL_WORK = model(
     node("Sin", "k", "s"), node("Add", "x s", "y"), node("Cos", "k", "t"), node("Mul", "y t", "z"), outputs="z"
 )
-TABLE = numbers(9)
+SINES = numbers(9)
 
 
-def tables_run(seed: int) -> tuple[Story, dict[str, np.ndarray]]:
+def equal_work_run(seed: int) -> tuple[Story, dict[str, np.ndarray]]:
     """`a` and `c` make the same table from nothing; `b` adds that of `a`, the root multiplies by that of `c`."""
     x = numbers(seed)
-    values = {"x": x, "s": TABLE, "t": TABLE, "y": x + TABLE, "z": (x + TABLE) * TABLE}
-    story = Story(x=x).op("a", "", s=TABLE).view("b", "s", r=TABLE).op("b", "x r", y=values["y"])
-    return story.op("c", "", t=TABLE).op("", "y t", z=values["z"]), values
+    values = {"x": x, "s": SINES, "t": SINES, "y": x + SINES, "z": (x + SINES) * SINES}
+    story = Story(x=x).op("a", "", s=SINES).view("b", "s", r=SINES).op("b", "x r", y=values["y"])
+    return story.op("c", "", t=SINES).op("", "y t", z=values["z"]), values
 
 
 def test_equal_work_is_told_apart_by_what_reads_it() -> None:
-    found = completed(TABLES, {"s": "a", "y": "b", "t": "c", "z": "."}, tables_run(1), tables_run(2))
+    found = completed(EQUAL_WORK, {"s": "a", "y": "b", "t": "c", "z": "."}, equal_work_run(1), equal_work_run(2))
     assert {key: found[key].shown_by for key in "st"} == {"s": ShownBy.BESIDE, "t": ShownBy.BESIDE}
 
 
 def test_equal_work_is_not_that_of_the_module_whose_value_others_read() -> None:
-    found = completed(TABLES, {"s": "c", "y": "b", "t": "a", "z": "."}, tables_run(1), tables_run(2))
+    found = completed(EQUAL_WORK, {"s": "c", "y": "b", "t": "a", "z": "."}, equal_work_run(1), equal_work_run(2))
     assert {found[key].shown_by for key in "st"} == {None}
+
+
+# several runs: a table of distances that `c` makes and hands to `a`
+
+TABLE = model(
+    node("Shape", "x", "s"),
+    node("Range", "zero s one", "p"),
+    node("Sub", "p turned", "d"),
+    node("Mul", "x d", "y"),
+    node("Sub", "s s", "t"),
+    weights={"zero": (1,), "one": (1,), "turned": (1,)},
+)
+
+
+def table_run(size: int) -> tuple[Story, dict[str, np.ndarray]]:
+    x, p = numbers(size, size, size), np.arange(size)
+    d = p[:, None] - p[None, :]
+    story = Story(x=x).op("c", "", p=p).op("c", "p", d=d).op("a", "x d", y=x * d)
+    return story, {"x": x, "s": np.array(size), "p": p, "d": d, "y": x * d}
+
+
+def test_nothing_is_enclosed_across_what_others_issued() -> None:
+    """All that reads the table is `a`'s, and still its sizes are not: they are needed by whoever makes it."""
+    tags = dict.fromkeys("spdt", "a") | {"y": "a"}
+    found = completed(TABLE, tags, table_run(9), table_run(5))
+    assert [shown_by(found[key]) for key in "spd"] == [(Verdict.NOT_PROVABLE, None)] * 3
+    right = completed(TABLE, {**tags, "s": "c", "p": "c", "d": "c"}, table_run(9), table_run(5))
+    assert [right[key].verdict for key in "spd"] == [Verdict.ENCLOSED, Verdict.PROVED, Verdict.PROVED]
 
 
 # weights

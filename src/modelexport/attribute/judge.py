@@ -265,13 +265,13 @@ def _remarks(provenance: Provenance, signals: Signals, strategies: tuple[Strateg
 
 
 def find_guesses(graph: Graph, claims: Mapping[str, Claim]) -> frozenset[str]:
-    """Keys of nodes that work on data, and of which only their neighbours tell whose they are.
+    """Keys of nodes that work on data or make tables, and of which only their neighbours tell whose they are.
 
-    Constants and arithmetic on shapes belong to those that read them, and need no other witness. What is in functions
-    goes with the nodes that call them.
+    Constants and arithmetic on shapes belong to those that read them, and need no other witness. A table of positions
+    may be made by whoever hands it to its readers. What is in functions goes with the nodes that call them.
     """
     nodes = (node for node in graph.nodes if node.graph == MAIN or node.graph in graph.body_owner)
-    working = (node.key for node in nodes if node.key in graph.computed)
+    working = (node.key for node in nodes if node.key in graph.computed or node.key in graph.tables)
     return frozenset(key for key in working if key in claims and _is_guess(claims[key]))
 
 

@@ -26,6 +26,8 @@ _FAR = 20.0
 _NOISE = 1e-6
 # What was only copied is equal but for the order in which a sketch was summed up.
 _COPIED = 1e-9
+# Elements of a tensor that is no size, axis or shape.
+_MANY = 9
 
 
 class ValueIndex:
@@ -144,6 +146,10 @@ class MatchedRun:
     def is_distinctive(self, name: str) -> bool:
         """Whether the content of a named value is more than chance; zeros and ones are in many places."""
         return name in self.prints and self.prints[name].distinctive
+
+    def is_long(self, name: str) -> bool:
+        """Whether a named value has more numbers than the sizes, axes and shapes that are equal by chance."""
+        return size_of(self.prints[name]) >= _MANY
 
     @cached_property
     def _weight_uses(self) -> Mapping[int, tuple[int, ...]]:

@@ -206,11 +206,30 @@ def project(graph: Graph, hierarchy: Hierarchy, trace: Trace, values: GraphValue
     between = regions.claims()
     certain = {key: claim for key, claim in between.items() if claim.confidence > Confidence.INFERRED}
     bodies = claim_bodies_by_value(matched, values, strategy)
-    claims = {**between, **_claim_by_order(matched, anchors, regions, values, strategy), **certain, **firm, **bodies}
+    tables = claim_tables_by_value(matched, strategy)
+    by_order = _claim_by_order(matched, anchors, regions, values, strategy)
+    claims = {**between, **by_order, **tables, **certain, **firm, **bodies}
     if not values.failure:
         return claims
     lower = {key: Confidence(max(claim.confidence - 1, Confidence.INFERRED)) for key, claim in claims.items()}
     return {key: replace(claim, confidence=lower[key]) for key, claim in claims.items()}
+
+
+def claim_tables_by_value(matched: MatchedRun, strategy: str) -> dict[str, Claim]:
+    """Claims for nodes that make tables from sizes alone, if one call issued such a table in this shape.
+
+    Shape (?) ─► Gather (?) ─► Range (?) ─► Sub (?) ─► MatMul (layer.0)      Sub makes 49 numbers that `encoder` made
+    """
+    evidence = Evidence(EvidenceKind.VALUE, matched.trace.source, "from sizes")
+    claims: dict[str, Claim] = {}
+    for node in matched.nodes:
+        if node.key not in matched.graph.tables:
+            continue
+        made = [name for name in node.outputs if name in matched.matches and matched.is_long(name)]
+        calls = matched.calls(op_index for name in made for op_index in matched.makers(name))
+        if len(calls) == 1:
+            claims[node.key] = Claim(tuple(calls), Confidence.STRONG, (evidence,), strategy)
+    return claims
 
 
 def _claim_anchor(anchor: Anchor, calls: frozenset[ModuleCall], trace: Trace, strategy: str) -> Claim:

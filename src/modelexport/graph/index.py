@@ -35,6 +35,8 @@ KEY_SEPARATOR = "|"
 FLOATS = frozenset(map(onnx.TensorProto.DataType.Value, ["FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"]))
 
 SHAPE_READERS = frozenset({"Shape", "Size"})
+# Operators that count up to a size.
+_NUMBERING = frozenset({"Range", "EyeLike"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,6 +175,21 @@ class Graph:
                 # A subgraph may read values that the node which holds it does not.
                 dependent.update(value for owner in self.enclosing_nodes(node) for value in owner.outputs if value)
         return frozenset(dependent)
+
+    @cached_property
+    def tables(self) -> frozenset[str]:
+        """Values that are numbered from sizes of what the model is fed, and not from its content: positions, distances.
+
+        Their numbers tell more than sizes do, which are equal by chance.
+        """
+        varying, tables = set(self.fed_inputs), set[str]()
+        for node in self.nodes:
+            if varying.isdisjoint(node.inputs):
+                continue
+            varying.update(filter(None, node.outputs))
+            if node.operator in _NUMBERING or not tables.isdisjoint(node.inputs):
+                tables.update(filter(None, node.outputs))
+        return frozenset(tables - self.computed)
 
     def enclosing_nodes(self, node: Node) -> Iterator[Node]:
         """The nodes in whose subgraphs a node is, innermost first."""

@@ -1,6 +1,6 @@
 """Descent: the whole lineage of a graph, from matching its values to checking that it all fits together.
 
-`trace_lineage` inlines functions, then takes four steps:
+`trace_lineage` inlines functions, tells copies of the graph before apart (`copies.py`), then takes four steps for each:
 
 1. *Hints and congruence* (`match_graphs`): values are anchored in this order, each from the more to the less certain.
    Constants by content; inputs and outputs; names that a neighbour confirms; congruence from all of these in both
@@ -40,6 +40,7 @@ from modelexport.graph.index import Graph, Node
 from modelexport.graph.operators import family, is_commutative, is_moving, is_passing, is_rearranging, is_view
 from modelexport.graph.related import node_overlap
 from modelexport.lineage import absorbed, pass_through
+from modelexport.lineage.copies import join_lineages, split_copies
 from modelexport.lineage.fusion import FusedWorks
 from modelexport.lineage.hints import ConstantHints, NameHints, pair_io
 from modelexport.lineage.inherit import ConstantOrigins
@@ -47,7 +48,7 @@ from modelexport.lineage.links import Links, NodeLinker, reachable_nodes
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.regions import align_regions
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
-from modelexport.record.lineage import Consistency, Lineage, Link, Relation
+from modelexport.record.lineage import Consistency, Lineage, Link, NodeOverlap, Relation
 from modelexport.record.outline import Sketches
 from modelexport.record.provenance import Confidence
 
@@ -74,20 +75,25 @@ def trace_lineage(before: Graph, after: Graph, sketches: tuple[Sketches, Sketche
     sketches  of both graphs, in this order; without them, nobody looks into weights
     """
     flat_before, flat_after = inline_graph(before, after.body_outputs), inline_graph(after, before.body_outputs)
-    matching = match_graphs(flat_before.graph, flat_after.graph, sketches)
-    nodes = check_operand_order(link_nodes(matching), matching)
-    constants = ConstantOrigins(matching, nodes)
-    folded = constants.folded_from()
-    lineage = Lineage(
-        nodes,
-        folded,
-        constants.stands_for(),
-        check_consistency(matching, nodes, folded),
-        node_overlap(matching.before.nodes, matching.after.nodes, {**matching.works, **matching.matches}),
-    )
+    lineage = _trace_copies(flat_before.graph, flat_after.graph, sketches)
     if not (flat_before.origins or flat_after.origins):
         return lineage
     return map_links_to_calls(lineage, (before, flat_before), (after, flat_after))
+
+
+def _trace_copies(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> Lineage:
+    matchings = [match_graphs(before, copy, sketches) for copy in split_copies(before, after)]
+    distinct = {node.key: node for matching in matchings for node in matching.after.nodes}
+    origins = {key: origin for each in matchings for key, origin in {**each.works, **each.matches}.items()}
+    overlap = node_overlap(matchings[0].before.nodes, distinct.values(), origins)
+    return join_lineages([_describe_lineage(matching, overlap) for matching in matchings], overlap)
+
+
+def _describe_lineage(matching: Matching, overlap: NodeOverlap) -> Lineage:
+    nodes = check_operand_order(link_nodes(matching), matching)
+    constants = ConstantOrigins(matching, nodes)
+    folded = constants.folded_from()
+    return Lineage(nodes, folded, constants.stands_for(), check_consistency(matching, nodes, folded), overlap)
 
 
 def match_graphs(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> Matching:

@@ -10,7 +10,7 @@ cannot have joined, as it does not read them, limit how far that is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from modelexport.graph.index import Node
 from modelexport.graph.operators import family, is_passing, is_rearranging, is_view
@@ -40,6 +40,7 @@ class FusedWorks:
                 )  # more is known by now of what it reads
         self._matching.propagate()
         self._anchor_new_views()
+        self._anchor_last_pieces()
         for node in working:
             result = self._after.result(node)
             if result not in self._anchors:
@@ -64,6 +65,36 @@ class FusedWorks:
             if not any(map(is_rearranging, self._before.readers_of(read)[:CROWD])):
                 self._matching.anchor(self._after.result(node), read)
                 self._matching.propagate()
+
+    def _anchor_last_pieces(self) -> None:
+        """Of a value in pieces, the last that is not known is what is left of those that were made beside each other.
+
+        before    x ──► MatMul(v) ──► a          after    x ──► MatMul(v, w) ──► Split ──► ?, b          ? is a
+                  x ──► MatMul(w) ──► b
+        """
+        for node in self._after.nodes:
+            pieces = [class_id for class_id in self._after.outputs(node) if class_id != NO_CLASS]
+            unknown = [class_id for class_id in pieces if class_id not in self._anchors]
+            if len(unknown) != 1 or len(pieces) == 1:
+                continue
+            made = [self._anchors.get(class_id) for class_id in pieces if class_id in self._anchors]
+            left = self._made_beside(made)
+            if len(left) == 1 and not self._anchors.classes_still_there().intersection(left):
+                self._matching.anchor(unknown[0], left[0])
+                self._matching.propagate()
+
+    def _made_beside(self, made: Sequence[int]) -> list[int]:
+        """What was made from the same value as some others, by operators of their kind with weights of their own."""
+        makers = [self._before.producers[class_id] for class_id in made if class_id in self._before.producers]
+        if len(makers) < len(made) or len({(maker.op_type, maker.attributes) for maker in makers}) > 1:
+            return []
+        read = {tuple(self._before.varying_inputs(maker)) for maker in makers}
+        value = read.pop() if len(read) == 1 else ()
+        if len(value) != 1 or not all(map(self._before.reads_weight, makers)):
+            return []
+        kind = makers[0].op_type, makers[0].attributes
+        beside = [each for each in self._before.readers_of(value[0])[:CROWD] if (each.op_type, each.attributes) == kind]
+        return [self._before.result(each) for each in beside if self._before.reads_weight(each) and each not in makers]
 
     def _end_of_work(self, node: Node, origin: Node) -> int:
         """The first value from a node's result on that is read by the same operators as what another makes now."""
@@ -99,6 +130,9 @@ class FusedWorks:
         unknown = [each for each in self._after.data_inputs(node) if each not in self._anchors]
         unknown = [each for each in unknown if not self._after.is_scale(each)]
         works = self._matching.known_works(node) if len(unknown) == 1 else []
+        if len(works) == 1:
+            self._matching.anchor(unknown[0], self._joined_with_known(node, works[0]))
+            self._matching.propagate()
         if len(works) <= 1:
             return  # its inputs are paired already
         keys = {work.key for work in works}
@@ -109,6 +143,23 @@ class FusedWorks:
         if len(left) == 1 and keys <= inside.keys():
             self._matching.anchor(unknown[0], left.pop())
             self._matching.propagate()
+
+    def _joined_with_known(self, node: Node, work: Node) -> int:
+        """What was joined with a value that a node reads, on the way to its work, if it reads more than that did.
+
+        before    a, r ──► Add ──► s ──► (Pow, Mean, Sqrt, Div, Mul) ──► y          after    a, ? ──► SkipNorm ──► y
+        """
+        known = self._known_inputs(node) - {NO_CLASS}
+        if len(self._after.data_inputs(node)) <= len(self._before.varying_inputs(work)) or len(known) != 1:
+            return NO_CLASS
+        joints = [
+            reader
+            for reader in self._before.readers_of(next(iter(known)))[:CROWD]
+            if reader is not work and reader in self._before.path_to(work, {reader.key}, FUSED_STEPS)
+        ]
+        joined = {class_id for joint in joints for class_id in self._before.varying_inputs(joint)} - known
+        left = joined - self._anchors.classes_still_there()
+        return left.pop() if len(joints) == len(left) == len(joined) == 1 else NO_CLASS
 
     def _start_of_next(self, node: Node, made: int) -> int:
         """What a node's work makes, if a reader's result is known and that reader does all that came next.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
-from modelexport.graph.operators import family, is_moving, is_passing, is_rearranging
+from modelexport.graph.operators import family, is_moving, is_passing, is_rearranging, is_view
 from modelexport.lineage.fusion import FusedWorks
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
@@ -109,9 +109,10 @@ class ReplacedRegions:
         possible: dict[str, list[Node]] = {}
         rivals: dict[str, list[Node]] = {}
         for node in nodes:
-            keys = self._region_order(exits).possible_keys(node) if not is_rearranging(node) else ()
+            # A view may be put anywhere.
+            keys = self._region_order(exits).possible_keys(node) if not is_view(node) else ()
             sources = [self._before.graph.by_key[key] for key in keys if key not in self._done]
-            possible[node.key] = [source for source in sources if family(source.op_type) == family(node.op_type)]
+            possible[node.key] = [source for source in sources if _are_of_one_kind(source, node)]
             for source in possible[node.key]:
                 rivals.setdefault(source.key, []).append(node)
         for node in nodes:
@@ -215,11 +216,20 @@ class ReplacedRegions:
         """A node that makes several values has also replaced what made others of them from the same value (Split)."""
         if sum(class_id != NO_CLASS for class_id in self._after.outputs(node)) < 2:
             return region
-        read = {self._anchors.get(class_id) for class_id in self._after.data_inputs(node)} - {NO_CLASS}
+        read = self._known_above(node)
         kinds = {source.op_type for source in region if not read.isdisjoint(self._before.data_inputs(source))}
         beside = (reader for class_id in read for reader in self._before.readers_of(class_id)[:_MOST_EXITS])
         gone = (reader for reader in beside if reader.key not in self._done and reader not in region)
         return (*region, *(reader for reader in gone if reader.op_type in kinds))
+
+    def _known_above(self, node: Node) -> set[int]:
+        """What a node reads; of a value that nobody had before (several in one), what that is made from."""
+        read = set(self._after.data_inputs(node))
+        makers = [
+            self._after.producers[each] for each in read - self._anchors.known.keys() if each in self._after.producers
+        ]
+        read.update(class_id for maker in makers for class_id in self._after.content_inputs(maker))
+        return {self._anchors.get(class_id) for class_id in read} - {NO_CLASS}
 
     def _below(self, work: Node, region: tuple[Node, ...]) -> list[Node]:
         below, made = [work], set(self._before.outputs(work))
@@ -345,6 +355,12 @@ def _collect(
         for class_id in made(node):
             by_class[class_id] = by_class.get(class_id, 0) | mask | masks[node.key]
     return collected
+
+
+def _are_of_one_kind(source: Node, node: Node) -> bool:
+    """Whether two nodes do the same kind of work; what only moves numbers has to move them alike."""
+    same = family(source.op_type) == family(node.op_type)
+    return same and (not is_rearranging(node) or source.attributes == node.attributes)
 
 
 def _find_chains(

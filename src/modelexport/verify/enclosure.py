@@ -84,8 +84,14 @@ class ProofCompletion:
         refuted = {key: evidence for key, evidence in strong.items() if self._owners[key].isdisjoint(evidence.issuers)}
         others = {key for key, calls in readers.items() if calls and not self._owners[key] <= calls}
         waiting = [node for node in self._undecided if node.key not in {*newly_shown, *strong, *others}]
+        shown = {key: self._owners[key] for key in {*self._proof.shown, *newly_shown} - {*refuted}}
+        # What others issued in several runs is theirs: nothing is enclosed across it.
+        others_work = {key: evidence.issuers for key, evidence in refuted.items()}
+        enclosure = Enclosure(self._graph, self._owners, {**shown, **others_work}, self._stack)
+        enclosed = {node.key for node in self._silent if node.key in shown} - {*newly_shown}
+        reopened = enclosure.reopen(enclosed, others_work) if others_work else set[str]()
+        waiting += map(self._graph.by_key.__getitem__, reopened)
         shareable = idle | {node.key for node in waiting if node.key not in self._graph.computed}
-        enclosure = Enclosure(self._graph, self._owners, {*self._proof.shown, *newly_shown} - {*refuted}, self._stack)
         newly_shown |= enclosure.extend(waiting, shareable=shareable, likely=likely)
         by_readers = series.tell_apart(self._graph, said, enclosure.shown)
         apart = {key for key in likely - newly_shown.keys() if self._is_exactly(key, by_readers.get(key, _NOBODY))}
@@ -94,7 +100,8 @@ class ProofCompletion:
         waiting = [node for node in waiting if node.key not in newly_shown]
         newly_shown |= enclosure.extend(waiting if apart else (), shareable=shareable, likely=likely)
         judged = (self._refute(node, refuted[node.key]) if node.key in refuted else node for node in self._proof.nodes)
-        return AttributionProof(tuple(self._complete_node(node, newly_shown) for node in judged))
+        opened = (_open(node) if node.key in reopened - {*newly_shown} else node for node in judged)
+        return AttributionProof(tuple(self._complete_node(node, newly_shown) for node in opened))
 
     def _refute(self, node: NodeProof, evidence: SeriesEvidence) -> NodeProof:
         """A node that, in several runs, others issued than its owners.
@@ -130,6 +137,10 @@ class ProofCompletion:
         return replace(node, verdict=verdict, shown_by=shown_by, issued=tuple(sorted(node.claimed)))
 
 
+def _open(proof: NodeProof) -> NodeProof:
+    return replace(proof, verdict=Verdict.NOT_PROVABLE, shown_by=None, issued=())
+
+
 def _is_undecided(proof: NodeProof) -> bool:
     """Whether values leave open whose it is, and refute none of its owners."""
     if proof.verdict is not Verdict.NOT_PROVABLE or proof.reason == NOT_RUN:
@@ -141,12 +152,14 @@ class Enclosure:
     """The shown nodes of one graph, and those that they enclose.
 
     owners  what each node is credited to, by key
-    shown   keys of the nodes whose owners are shown; these with their owners, as an attribute
+    shown   by key, whose the nodes are that values have shown: their owners', or others'
     """
 
-    def __init__(self, graph: Graph, owners: Mapping[str, Frontier], shown: Iterable[str], stack: _Stack) -> None:
+    def __init__(
+        self, graph: Graph, owners: Mapping[str, Frontier], shown: Mapping[str, Frontier], stack: _Stack
+    ) -> None:
         self._graph, self._owners, self._stack = graph, owners, stack
-        self.shown = {key: owners[key] for key in shown}
+        self.shown = dict(shown)
         self._returned = frozenset(value for values in graph.body_outputs.values() for value in values)
 
     def show(self, keys: Iterable[str]) -> None:
@@ -171,12 +184,27 @@ class Enclosure:
                     self.show([node.key])
             waiting = [node for node in waiting if node.key not in enclosed]
             if len(enclosed) == before:
-                between = dict.fromkeys(self._find_between(waiting), ShownBy.BETWEEN)
+                between = dict.fromkeys(self._between([node.key for node in waiting], self.shown), ShownBy.BETWEEN)
                 enclosed |= between
                 self.show(between)
                 waiting = [node for node in waiting if node.key not in enclosed]
             if len(enclosed) == before:
                 return enclosed
+
+    def reopen(self, keys: Iterable[str], others: Collection[str]) -> set[str]:
+        """Keys of those of some nodes that lie between nodes of their owners only if others' work is passed over.
+
+        others  keys of shown nodes that are not their owners'
+        """
+        left, reopened = set(keys), set[str]()
+        while True:
+            own = {key: calls for key, calls in self.shown.items() if key not in others}
+            crossing = set(self._between(left, own)) - set(self._between(left, self.shown))
+            if not crossing:
+                return reopened
+            reopened |= crossing
+            left -= crossing
+            self.shown = {key: calls for key, calls in self.shown.items() if key not in crossing}
 
     def _by_readers(self, node: Node, is_shareable: bool) -> ShownBy | None:
         """How its readers enclose a node, if they do."""
@@ -206,11 +234,10 @@ class Enclosure:
         around = _NOBODY.union(*(self.shown.get(other.key, _NOBODY) for other in near))
         return bool(self._owners[node.key]) and self._owners[node.key] <= around
 
-    def _find_between(self, nodes: Iterable[Node]) -> list[str]:
+    def _between(self, keys: Iterable[str], shown: Mapping[str, Frontier]) -> list[str]:
         """Keys of nodes between shown nodes of their owners, over nodes that are not shown."""
-        below = nearest_proved_below(self._graph, self.shown)
-        above = nearest_proved_above(self._graph, self.shown)
-        return [node.key for node in nodes if self._is_between(node.key, below[node.key], above[node.key])]
+        below, above = nearest_proved_below(self._graph, shown), nearest_proved_above(self._graph, shown)
+        return [key for key in keys if self._is_between(key, below[key], above[key])]
 
     def _is_between(self, key: str, under: Frontier, over: Frontier) -> bool:
         owners = self._owners[key]

@@ -95,6 +95,20 @@ class TestNames:
         assert written(truth.owners(fused)) == {"fc1", "act"}
 
 
+def test_pieces_of_a_packed_product_are_work_of_all_that_it_stands_for() -> None:
+    before = model(
+        node("MatMul", "x w1", "a"),
+        node("MatMul", "x w1", "b"),
+        node("Sum", "a b", "y"),
+        weights=DENSE.graph.initializer,
+    )
+    packed = [node("MatMul", "x w1", "packed"), node("Split", "packed", "a b", num_outputs=2)]
+    after = model(*packed, node("Sum", "a b", "y"), weights=DENSE.graph.initializer)
+    case = Case(before, after, tree({"": "Net", "q": "Linear", "k": "Linear"}), {"a": ["q"], "b": ["k"], "y": [""]})
+    for made in ("packed", "a"):
+        assert written(case.truth().contributors(case.node(made))) == {"q", "k"}
+
+
 TWINS = model(
     node("Relu", "x", "left"), node("Relu", "x", "right"), node("Sigmoid", "x", "third"), node("Sum", "left right", "y")
 )
