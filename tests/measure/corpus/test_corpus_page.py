@@ -86,12 +86,17 @@ def test_what_changed_stands_first() -> None:
     assert "\n  - Add x is credited to a; values say b" in text
 
 
-@pytest.mark.xfail(strict=True, reason="rows were added, and the corpus is to be measured anew with `make corpus`")
 def test_the_committed_page_is_that_of_the_committed_results() -> None:
-    """And these know every row, found nothing but what the rows say, and reach the target."""
+    """And these know every row, and found nothing but what the rows say."""
     rows, results = read_rows(), read_known()
     assert set(results.by_key) == {(row.name, exporter) for row in rows for exporter in row.exporters}
     entries = entries_of(rows, results)
     assert not [f"{entry.label}: {entry.change}" for entry in entries if entry.change]
-    assert not find_missed(entries)
     assert PAGE.read_text(encoding="utf-8") == compose_corpus(rows, results)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="one file with wrong numbers, longformer's, has most of the nodes that are not shown"
+)
+def test_the_committed_results_reach_the_targets() -> None:
+    assert not find_missed(entries_of(read_rows(), read_known()))
