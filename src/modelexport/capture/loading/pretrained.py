@@ -24,7 +24,7 @@ import torch
 
 from modelexport.capture.isolation import seed_torch
 from modelexport.capture.loading.dtypes import loading_dtype, note_conversion
-from modelexport.capture.loading.size_limits import ensure_buildable
+from modelexport.capture.loading.size_limits import ensure_buildable, ensure_readable
 from modelexport.capture.loading.third_party import (
     LoadedModel,
     explain_failure,
@@ -234,7 +234,7 @@ _SHOWN_KEYS = 3  # names of missing weights in a note
 
 @dataclass(frozen=True)
 class _Blueprint:
-    """A configuration and the class that it asks for, before any weights. raw: config.json as it is."""
+    """A configuration and the class that it asks for, before any weights. raw: as it is in the file."""
 
     source: str
     origin: str | Path
@@ -317,17 +317,21 @@ def _read_blueprint(
     source: str, origin: str | Path, raw: Mapping[str, object], options: ModelSource, offline: bool = False
 ) -> _Blueprint:
     refuse_remote_code(raw, source, options)
+    transformers = library("transformers")
+    location: dict[str, Any] = {"revision": options.revision or "main", "local_files_only": offline}
     with explain_failure(f"transformers cannot read the configuration of {source!r}", "Is config.json complete?"):
-        config = library("transformers").AutoConfig.from_pretrained(
-            origin,
-            trust_remote_code=options.trust_remote_code,
-            revision=options.revision or "main",
-            local_files_only=offline,
+        # Not `raw`: a configuration can name another file, which is read in its place.
+        content, _ = transformers.PreTrainedConfig.get_config_dict(origin, **location)
+        if content.get("model_type") in transformers.CONFIG_MAPPING:
+            described = transformers.CONFIG_MAPPING[content["model_type"]]
+            ensure_readable(content, lambda changed: described.from_dict(dict(changed)), source)
+        config = transformers.AutoConfig.from_pretrained(
+            origin, trust_remote_code=options.trust_remote_code, **location
         )
     notes: tuple[str, ...] = ()
     if raw.get("auto_map") and not options.trust_remote_code:
         notes = ("the checkpoint's own code (auto_map) was not used; transformers has this architecture",)
-    return _Blueprint(source, origin, raw, config, model_class(config, raw, options), notes)
+    return _Blueprint(source, origin, content, config, model_class(config, raw, options), notes)
 
 
 def _build_random(blueprint: _Blueprint, options: ModelSource) -> tuple[torch.nn.Module, tuple[str, ...]]:
