@@ -268,6 +268,17 @@ def test_an_index_may_not_leave_its_folder(copy: Path, shard: str) -> None:
     assert "outside its folder" in refusal(copy, ModelUnloadable)
 
 
+@pytest.mark.parametrize("shard", ["pytorch_model.bin", "config.json", "weights.safetensors.pt"])
+def test_an_index_of_safetensors_names_no_pickle(copy: Path, shard: str) -> None:
+    """transformers goes by the suffix of each shard: it would be unpickled, whatever the index is called."""
+    (copy / "model.safetensors").rename(copy / "x.safetensors")
+    (copy / shard).touch()
+    index = {"weight_map": {"pooler.dense.bias": "x.safetensors", "pooler.dense.weight": shard}}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "would be read as a pickle" in refusal(copy, ModelUnloadable)
+    assert "would be read as a pickle" in refusal(copy, ModelUnloadable, allow_pickle=True)
+
+
 def test_an_incomplete_index(copy: Path) -> None:
     (copy / "model.safetensors").unlink()
     index = copy / "model.safetensors.index.json"

@@ -169,7 +169,7 @@ def read_config(path: Path) -> Mapping[str, object]:
 def _find_weights(folder: Path, allow_pickle: bool) -> str | None:
     for name in _SAFETENSORS:
         if (folder / name).is_file():
-            _check_index(folder / name)
+            _check_index(folder / name, allow_pickle=False)
             return "safetensors"
     pickles = [name for name in _PICKLES if (folder / name).is_file()]
     strays = sorted(path.name for path in folder.glob("*.safetensors"))
@@ -183,7 +183,7 @@ def _find_weights(folder: Path, allow_pickle: bool) -> str | None:
         return None
     if not allow_pickle:
         raise _pickle_refused(folder, pickles[0])
-    _check_index(folder / pickles[0])
+    _check_index(folder / pickles[0], allow_pickle)
     return "pickle"
 
 
@@ -194,7 +194,7 @@ def refuse_pickles(folder: Path, allow_pickle: bool) -> None:
         if pickles and not allow_pickle and not any(directory.glob("*.safetensors")):
             raise _pickle_refused(directory, pickles[0].name)
         for index in directory.glob("*.index.json"):
-            _check_index(index)
+            _check_index(index, allow_pickle)
 
 
 def _pickle_refused(folder: Path, name: str) -> ModelUnloadable:
@@ -204,8 +204,8 @@ def _pickle_refused(folder: Path, name: str) -> ModelUnloadable:
     )
 
 
-def _check_index(path: Path) -> None:
-    """Every shard that an index names must be a file of the folder itself."""
+def _check_index(path: Path, allow_pickle: bool) -> None:
+    """Every shard that an index names must be a file of the folder itself, and no pickle under another's name."""
     if path.suffix != ".json":
         return
     shards = read_config(path).get("weight_map")
@@ -213,6 +213,12 @@ def _check_index(path: Path) -> None:
         raise ModelUnloadable(f"{str(path)!r} has no 'weight_map'", "Write the checkpoint again.")
     for shard in sorted({str(shard) for shard in shards.values()}):
         _check_shard(path, shard)
+        # Libraries go by the suffix of each shard, whatever the index is called: anything else is unpickled.
+        if not allow_pickle and not shard.endswith(".safetensors"):
+            raise ModelUnloadable(
+                f"{str(path)!r} names {shard!r}, which is no safetensors file and would be read as a pickle",
+                "Do not use this checkpoint unless you know why it does so.",
+            )
 
 
 def _check_shard(index: Path, shard: str) -> None:
