@@ -208,17 +208,26 @@ def _check_index(path: Path, allow_pickle: bool) -> None:
     """Every shard that an index names must be a file of the folder itself, and no pickle under another's name."""
     if path.suffix != ".json":
         return
-    shards = read_config(path).get("weight_map")
-    if not isinstance(shards, dict):
-        raise ModelUnloadable(f"{str(path)!r} has no 'weight_map'", "Write the checkpoint again.")
-    for shard in sorted({str(shard) for shard in shards.values()}):
+    for shard in _read_shards(path):
         _check_shard(path, shard)
-        # Libraries go by the suffix of each shard, whatever the index is called: anything else is unpickled.
-        if not allow_pickle and not shard.endswith(".safetensors"):
-            raise ModelUnloadable(
-                f"{str(path)!r} names {shard!r}, which is no safetensors file and would be read as a pickle",
-                "Do not use this checkpoint unless you know why it does so.",
-            )
+        if not allow_pickle:
+            _refuse_pickled_shard(path, shard)
+
+
+def _read_shards(index: Path) -> list[str]:
+    shards = read_config(index).get("weight_map")
+    if not isinstance(shards, dict):
+        raise ModelUnloadable(f"{str(index)!r} has no 'weight_map'", "Write the checkpoint again.")
+    return sorted({str(shard) for shard in shards.values()})
+
+
+def _refuse_pickled_shard(index: Path, shard: str) -> None:
+    """Libraries go by the suffix of each shard, whatever the index is called: anything else is unpickled."""
+    if not shard.endswith(".safetensors"):
+        raise ModelUnloadable(
+            f"{str(index)!r} names {shard!r}, which is no safetensors file and would be read as a pickle",
+            "Do not use this checkpoint unless you know why it does so.",
+        )
 
 
 def _check_shard(index: Path, shard: str) -> None:
@@ -297,9 +306,26 @@ def load_hub(source: str, options: ModelSource) -> LoadedModel:
         config_path = _fetch_config(source, options, offline)
         raw = read_config(config_path)
         blueprint = _read_blueprint(source, source, raw, options, offline)
+        if not options.allow_pickle and (index := _cached_file(source, _SAFETENSORS[1], options, offline)):
+            for shard in _read_shards(index):
+                _refuse_pickled_shard(index, shard)
         module, notes = _load_weights(blueprint, options, not options.allow_pickle, offline)
     notes = (*notes, *note_conversion(raw, config_path.parent, options))
     return LoadedModel(module, source, notes=notes, processing=source, dtype=loading_dtype(options))
+
+
+def _cached_file(source: str, name: str, options: ModelSource, offline: bool) -> Path | None:
+    """A file of a model on the hub; None where it has none of this name."""
+    cached_file = library("transformers.utils").cached_file
+    path = cached_file(
+        source,
+        name,
+        revision=options.revision,
+        local_files_only=offline,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return None if path is None else Path(str(path))
 
 
 def _fetch_config(source: str, options: ModelSource, offline: bool) -> Path:
