@@ -264,7 +264,7 @@ def _complete_output() -> None:
 
 
 def _leave_output(stream: TextIO | None = None) -> None:
-    """Nothing can be written to standard output (or error) any more, and Python must not try when it flushes at exit."""
+    """Nothing more can be written to standard output, or to another stream; Python must not try when it flushes."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
