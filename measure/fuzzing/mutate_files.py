@@ -22,7 +22,11 @@ from measure.fuzzing.mutate_messages import INTEGERS, TEXTS, mutate_bytes, mutat
 
 Files = dict[Path, bytes]
 FIFO = "fifo"
-_DATA_PLACES = (FIFO, "/dev/zero", "/dev/stdin", "../partner.onnx", "..", ".", "", "missing.data", "a/b", "model.onnx")
+# A NUL ends the name of a file for the system, and not for Python; a name may have 255 bytes.
+_DATA_PLACES = (
+    FIFO, "/dev/zero", "/dev/stdin", "../partner.onnx", "..", ".", "", "missing.data", "a/b", "model.onnx",
+    "a\0b", "model.onnx.data\0", "\0", "w" * 300,
+)  # fmt: skip
 _MESSAGES = (".onnx",)
 # Protobuf does not read messages nested more than 100 deep; a body in a body is three.
 _DEEPEST = 28

@@ -246,11 +246,15 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(map(_escape_control, text))
 
 
+def printable_line(text: str, most: int) -> str:
+    """Text with at most so many characters, all of them printable."""
+    # Cut twice: an escape is longer than its character, and a megabyte of them would take seconds to write.
+    return shorten(printable(shorten(text, most)), most)
+
+
 def printable_lines(text: str, most: int) -> str:
     """Text of several lines, of which each is printable and has at most so many characters."""
-    # Cut twice: an escape is longer than its character, and a megabyte of them would take seconds to write.
-    lines = [shorten(printable(shorten(line, most)), most) for line in text.splitlines()[:_MOST_LINES]]
-    return "\n".join(lines)
+    return "\n".join(printable_line(line, most) for line in text.splitlines()[:_MOST_LINES])
 
 
 # A message has some lines of its own; more can only come from a name with line breaks in it.

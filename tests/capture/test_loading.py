@@ -268,6 +268,17 @@ def test_an_index_may_not_leave_its_folder(copy: Path, shard: str) -> None:
     assert "outside its folder" in refusal(copy, ModelUnloadable)
 
 
+@pytest.mark.parametrize("shard", ["pytorch_model.bin", "config.json", "weights.safetensors.pt"])
+def test_an_index_of_safetensors_names_no_pickle(copy: Path, shard: str) -> None:
+    """transformers goes by the suffix of each shard: it would be unpickled, whatever the index is called."""
+    (copy / "model.safetensors").rename(copy / "x.safetensors")
+    (copy / shard).touch()
+    index = {"weight_map": {"pooler.dense.bias": "x.safetensors", "pooler.dense.weight": shard}}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "would be read as a pickle" in refusal(copy, ModelUnloadable)
+    assert "would be read as a pickle" in refusal(copy, ModelUnloadable, allow_pickle=True)
+
+
 def test_an_incomplete_index(copy: Path) -> None:
     (copy / "model.safetensors").unlink()
     index = copy / "model.safetensors.index.json"
@@ -352,8 +363,9 @@ def test_the_hub_is_asked_once_and_briefly(monkeypatch: pytest.MonkeyPatch) -> N
     assert asked == [pytest.approx(5)]
 
 
-def test_a_hub_model_is_loaded_by_its_id(monkeypatch: pytest.MonkeyPatch, saved: Path, tmp_path: Path) -> None:
-    """A cache as the hub client writes it stands in for the hub."""
+@pytest.fixture
+def cached(monkeypatch: pytest.MonkeyPatch, saved: Path, tmp_path: Path) -> Path:
+    """The files of tiny/bert in a cache as the hub client writes it, which stands in for the hub."""
     commit = "0" * 40
     repository = tmp_path / "models--tiny--bert"
     shutil.copytree(saved, repository / "snapshots" / commit)
@@ -363,9 +375,20 @@ def test_a_hub_model_is_loaded_by_its_id(monkeypatch: pytest.MonkeyPatch, saved:
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    return repository / "snapshots" / commit
+
+
+@pytest.mark.usefixtures("cached")
+def test_a_hub_model_is_loaded_by_its_id() -> None:
     loaded = load("tiny/bert")
     assert type(loaded.module) is transformers.BertModel
     assert (loaded.folder, loaded.processing) == (None, "tiny/bert")
+
+
+def test_an_index_of_the_hub_names_no_pickle(cached: Path) -> None:
+    index = {"weight_map": {"pooler.dense.bias": "pytorch_model.bin"}}
+    (cached / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "would be read as a pickle" in refusal("tiny/bert", ModelUnloadable)
 
 
 # Callables

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import threading
 from contextlib import nullcontext
 from pathlib import Path
@@ -94,7 +95,23 @@ def test_what_configurations_say() -> None:
     assert stated_dtype({"hidden_size": 4}) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff" * 16, b"\x02" + bytes(7) + b"[]", b"\x03" + bytes(7) + b"{]}"])
+def _checkpoint(header: object) -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff" * 16,
+        b"\x02" + bytes(7) + b"[]",
+        b"\x03" + bytes(7) + b"{]}",
+        _checkpoint({"w": {"dtype": "F16", "data_offsets": []}}),
+        _checkpoint({"w": {"dtype": "F16", "data_offsets": ["0", "4"]}}),
+        _checkpoint({"w": {"dtype": ["F16"], "data_offsets": [0, 4]}, "v": 3}),
+    ],
+)
 def test_a_file_that_is_no_checkpoint_has_no_type(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     assert stored_dtype(tmp_path) is None
@@ -171,3 +188,9 @@ def test_a_loaded_source_is_converted_no_more() -> None:
     assert (again.model, again.dtype, again.file_dtype) == (module, None, "float16")
     assert prepared.module is module
     assert prepared.inputs.tensors["x"].dtype is torch.float16
+
+
+def test_a_pipe_beside_the_weights_is_not_waited_for(half: Path, tmp_path: Path) -> None:
+    edited(half, tmp_path)
+    os.mkfifo(tmp_path / "other.safetensors")
+    assert stored_dtype(tmp_path) == "float16"

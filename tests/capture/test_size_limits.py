@@ -14,7 +14,7 @@ from torch.nn.modules import module as registration
 
 from modelexport.capture.loading import size_limits
 from modelexport.capture.loading.models import load_model
-from modelexport.capture.loading.size_limits import ensure_buildable, limit_construction
+from modelexport.capture.loading.size_limits import ensure_buildable, ensure_readable, limit_construction
 from modelexport.errors import ModelUnloadable
 from modelexport.record.model_source import ModelSource
 
@@ -62,18 +62,95 @@ def test_a_number_in_a_list_is_found() -> None:
         ensure_buildable({"depths": [2, 10**6, 1]}, build, "m")
 
 
-def test_two_numbers_that_multiply_are_stopped_while_building(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(size_limits, "_QUICKLY_BUILT", 100)
-    monkeypatch.setattr(size_limits, "_MOST_MODULES", 500)
-
+def test_two_numbers_that_multiply_are_both_to_blame() -> None:
     def build(configuration: Mapping[str, object]) -> nn.Module:
         rows, columns = int(str(configuration["rows"])), int(str(configuration["columns"]))
         return nn.Sequential(*(nn.Sequential(*(nn.Identity() for _ in range(columns))) for _ in range(rows)))
 
-    configuration = {"rows": 10**6, "columns": 10**6}
-    ensure_buildable(configuration, build, "m")  # no number alone explains it
+    with pytest.raises(ModelUnloadable, match=r"1,000,001,000,001 modules .*\(rows is 1000000, columns is 1000000\)"):
+        ensure_buildable({"rows": 10**6, "columns": 10**6}, build, "m")
+
+
+def test_numbers_that_add_up_are_both_to_blame() -> None:
+    """Either alone is too many to build. The width counts no modules, and is as it was."""
+
+    def build(configuration: Mapping[str, object]) -> nn.Module:
+        towers = [dict(tower) for tower in (configuration["text"], configuration["vision"]) if isinstance(tower, dict)]
+        return nn.ModuleList(nn.Linear(tower["width"], 1) for tower in towers for _ in range(tower["depth"]))
+
+    tower = {"width": 2 * 10**6, "depth": 10**6}
+    with pytest.raises(ModelUnloadable) as refused:
+        ensure_buildable({"text": tower, "vision": {**tower}}, build, "m")
+    assert "2,000,001 modules and 16 TB of weights (text.depth is 1000000, vision.depth is 1000000)" in str(
+        refused.value.message
+    )
+
+
+def test_what_no_numbers_explain_is_stopped_while_building(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(size_limits, "_QUICKLY_BUILT", 100)
+    monkeypatch.setattr(size_limits, "_MOST_MODULES", 500)
+
+    def build(configuration: Mapping[str, object]) -> nn.Module:
+        return nn.Sequential(*(nn.Identity() for _ in range(len(str(configuration["rows"])) * 100)))
+
+    configuration = {"rows": 10**6}
+    ensure_buildable(configuration, build, "m")
     with pytest.raises(ModelUnloadable, match="more than 501 modules"), limit_construction("m"):
         build(configuration)
+
+
+def test_lists_without_end_are_refused_before_a_configuration_is_read() -> None:
+    """A number among many that make no list, and one that no list is made of."""
+    others = {f"label {number}": number for number in range(150_000)}
+    configuration = {"ids": others, "names": 10**12, "base": 10**13}
+
+    def read(changed: Mapping[str, object]) -> object:
+        assert int(str(changed["names"])) <= 2
+        return {"names": ["name"] * int(str(changed["names"])), "others": changed["ids"]}
+
+    with pytest.raises(ModelUnloadable, match=r"1,000,000,150,002 entries \(names is 1000000000000\)"):
+        ensure_readable(configuration, read, "m")
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"num_labels": 10**8},
+        {"model_type": "llava", "text_config": {"model_type": "llama", "num_labels": 10**9}},
+        {"model_type": "gemma2", "num_hidden_layers": 10**12},
+    ],
+)
+def test_configurations_of_transformers_are_not_read(large: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", **large}))
+    with pytest.raises(ModelUnloadable, match=r"itself would have [\d,]{9,} entries"):
+        load_model(str(tmp_path / "config.json"), ModelSource(str(tmp_path)))
+
+
+def test_another_file_that_a_configuration_names_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "configuration_files": ["config.4.0.0.json"]}')
+    (tmp_path / "config.4.0.0.json").write_text('{"model_type": "bert", "num_labels": 100000000}')
+    with pytest.raises(ModelUnloadable, match=r"200,000,0\d\d entries"):
+        load_model(str(tmp_path), ModelSource(str(tmp_path)))
+
+
+def test_large_numbers_of_real_models_are_read(tmp_path: Path) -> None:
+    """The sizes of a vocabulary, positions, frequencies and lengths without a limit, of models that exist."""
+    raw = {
+        "model_type": "llama",
+        "architectures": ["LlamaForSequenceClassification"],
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 2,
+        "vocab_size": 256_000,
+        "max_position_embeddings": 10_485_760,
+        "rope_theta": 500_000_000,
+        "num_labels": 100_000,
+        "model_max_length": 1000000000000000019884624838656,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    module = load_model(str(tmp_path), ModelSource(str(tmp_path))).module
+    assert sum(parameter.numel() for parameter in module.parameters()) > 256_000 * 16 + 100_000 * 16
 
 
 def test_weights_are_counted_while_any_model_is_built(monkeypatch: pytest.MonkeyPatch) -> None:

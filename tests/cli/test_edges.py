@@ -138,6 +138,23 @@ def test_a_full_disk(small_path: Path) -> None:
     assert (result.returncode, result.stderr.splitlines()[0]) == (2, "error: No space left on device")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("verb", ["analyze", "--help", "nothing"])
+def test_errors_that_cannot_be_said_have_their_exit_code(verb: str, unbuffered: str, small_path: Path) -> None:
+    """1 would be the finding of a check."""
+    command = _command("-m", "modelexport", verb, *([str(small_path)] if verb == "analyze" else []))
+    environment = _environment() | {"PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("wb") as full:
+        assert run_child(command, stdout=full, stderr=full, env=environment).returncode == 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no such shell")
+def test_errors_nobody_listens_to() -> None:
+    closing = ["sh", "-c", 'exec "$@" 2>&-', "sh", *_command("-m", "modelexport", "nothing")]
+    assert run_child(closing, env=_environment()).returncode == 2
+
+
 def _environment() -> dict[str, str]:
     source = Path(__file__).parents[2] / "src"
     return {**os.environ, "PYTHONPATH": str(source)}

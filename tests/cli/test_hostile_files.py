@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.support.hostile_files import (
     MALFORMED,
     RECORDS,
     Make,
+    chained,
     long_class,
     not_utf8,
     tagged,
@@ -238,6 +240,49 @@ def test_a_function_that_nobody_calls_is_answered_for(
     proto.functions.append(onnx.helper.make_function("[]", "F", ["a"], ["c"], nodes, [opset]))
     code = run(*command(verb, write(lambda: proto, tmp_path), good))
     assert code in (0, 1), capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", sorted({*VERBS} - {"compare", *_DEMANDING}))
+def test_a_node_without_the_inputs_of_its_operator(
+    verb: str, tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The record is of the sound model, and fits no longer."""
+    proto = tagged()
+    proto.graph.node[1].input[:] = []
+    code = run(*command(verb, write(lambda: proto, tmp_path), good))
+    assert code in (0, 1, 2), capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["analyze", "diff", "fold", "flatten", "relink", "cost", "view"])
+def test_functions_in_any_order(verb: str, tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """ONNX asks for no order: who is called may come behind who calls."""
+    proto = chained(4)
+    proto.functions.reverse()
+    code = run(*command(verb, write(lambda: proto, tmp_path), good))
+    assert code in (0, 1, 2), capsys.readouterr().err
+    assert verb in ("diff", "relink") or code == 0
+
+
+def test_arrays_whose_header_lies(tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000000)}".ljust(117) + "\n"
+    with zipfile.ZipFile(tmp_path / "lie.npz", "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
+    for verb in ("profile {good} --runs 1", "verify {good} --against {good}"):
+        arguments = verb.format(good=good).split()
+        assert "its header says 1000000x1000000" in assert_refused(
+            [*arguments, "--inputs", str(tmp_path / "lie.npz")], capsys
+        )
+
+
+@pytest.mark.parametrize("arguments", ["view {good} --overlay {nest} -o {made}", "query {nest} op=*"])
+def test_json_that_is_nested_without_end(
+    arguments: str, tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "nest.json").write_text("[" * 50_000)
+    filled = [
+        word.format(good=good, nest=tmp_path / "nest.json", made=tmp_path / "a.html") for word in arguments.split()
+    ]
+    assert "nested more than 64 levels deep" in assert_refused(filled, capsys)
 
 
 @pytest.mark.parametrize("form", ["graphml", "model-explorer", "dot", "mermaid", "csv", "netron"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,39 @@ def test_folders_that_cannot_be_used_are_one_message(
     assert message in captured.err
     assert not captured.out
     assert len(captured.err.splitlines()) == 2
+
+
+STRANGE_PATHS = ["\ud800", "a\0b", "../encoder_model.onnx", "/etc/passwd", "n" * 5_000, "link.onnx", "pipe", "around/x"]
+
+
+@pytest.mark.parametrize("path", STRANGE_PATHS, ids=[ascii(path[:20]) for path in STRANGE_PATHS])
+@pytest.mark.parametrize("verb", [*READING, "view", "strip", "convert", "run-tool"])
+def test_descriptions_with_strange_paths(verb: str, path: str, package_path: Path, capsys: Captured) -> None:
+    """A model of the package elsewhere, in a file that is none, under a name that no file can have."""
+    outside = package_path.parent / "outside.onnx"
+    outside.write_bytes((package_path / "encoder_model.onnx").read_bytes())
+    (package_path / "link.onnx").symlink_to(outside)
+    (package_path / "around").symlink_to(package_path.parent)
+    os.mkfifo(package_path / "pipe")
+
+    def rename(document: dict[str, Any]) -> None:
+        document["components"][0]["file"] = path
+        document["files"][path] = document["files"].pop("encoder_model.onnx")
+
+    (package_path / PACKAGE_FILE).write_text(json.dumps(_changed(package_path, rename)))
+    more = {"convert": ("--to", "dot"), "run-tool": ("--tool", "ort:basic")}.get(verb, READING.get(verb, ()))
+    made = () if verb in READING else ("-o", package_path.parent / "made")
+    assert run(verb, package_path, *more, *made) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert "unexpected" not in error
+    assert not (package_path.parent / "made").exists()
+
+
+def _changed(folder: Path, change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((folder / PACKAGE_FILE).read_text())
+    change(document)
+    return document
 
 
 def test_a_folder_of_others_is_told_how_to_become_a_package(package_path: Path, capsys: Captured) -> None:

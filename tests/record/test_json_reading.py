@@ -33,6 +33,29 @@ def test_usual_documents_are_read() -> None:
     assert parse_json('{"a": 1, "a": 2}', object_pairs_hook=list) == [("a", 1), ("a", 2)]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"\\ud800"',
+        '{"a\\uDC00": 1}',
+        '[{"a": ["x\\udbffy"]}]',
+        '"\ud800"',
+        b'"\xed\xa0\x80"',
+        '"\\ud800"'.encode("utf-16"),
+    ],
+    ids=["value", "key", "inside", "text", "bytes", "UTF-16"],
+)
+def test_half_of_a_surrogate_pair_is_no_text(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        parse_json(text)
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        parse_json(text, object_pairs_hook=dict)
+
+
+def test_whole_pairs_are_read() -> None:
+    assert parse_json('{"\\ud83d\\ude00": ["ä", "\\\\ud800"]}') == {"\U0001f600": ["ä", "\\ud800"]}
+
+
 def test_a_large_document_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_reading, "_LARGEST", 1 << 20)
     path = tmp_path / "large.json"

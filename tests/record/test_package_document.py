@@ -59,6 +59,13 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], object]] = {
     "components[1].cache[0].first is '0', not a number": lambda document: document["components"][1]["cache"][0].update(
         {"first": "0"}
     ),
+    "components[1].cache[0].first is 1000000": lambda document: document["components"][1]["cache"][0].update(
+        {"first": 10**400}
+    ),
+    "components[1].cache[0].first is nan": lambda document: document["components"][1]["cache"][0].update(
+        {"first": float("nan")}
+    ),
+    "surrogates not allowed": lambda document: document.update(notes=["\ud800"]),
     "components[1].cache[0].past is missing": lambda document: document["components"][1]["cache"][0].pop("past"),
     "component 'decoder' is there twice": lambda document: document["components"][0].update(name="decoder"),
     "'../x' is no name of a component": lambda document: document["components"][0].update(name="../x"),

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from modelexport.cli import options as cli
-from modelexport.errors import printable
+from modelexport.errors import printable_line
+from modelexport.record.limits import MESSAGE_CHARACTERS
 from modelexport.record.results.files import PackageExport
 
 
@@ -47,7 +48,7 @@ def export(model: str, output: Path, no_check: bool, report: cli.Report, **optio
     wrong += [f"not as asked: {unmet.asked}: {unmet.done}" for item in results for unmet in item.unmet]
     if wrong and report.verbosity.quiet and report.form == "text":
         # The exit code alone would not say why.
-        click.echo(f"error: {printable('; '.join(wrong))}", err=True)
+        click.echo(printable_line(f"error: {'; '.join(wrong)}", MESSAGE_CHARACTERS), err=True)
     return 1 if wrong else 0
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from typing import TextIO
 
 import click
 
@@ -235,9 +236,13 @@ def _usage_hint(error: click.ClickException) -> str:
 
 
 def _say(failure: _CommandFailure) -> None:
-    for text in (failure.message, failure.hint):
-        if text:
-            click.echo(printable_lines(text, MESSAGE_CHARACTERS), err=True)
+    try:
+        for text in (failure.message, failure.hint):
+            if text:
+                click.echo(printable_lines(text, MESSAGE_CHARACTERS), err=True)
+    except OSError:
+        # Full, or read by nobody: the exit code has to do, and one of Python itself would say something else.
+        _leave_output(sys.stderr)
 
 
 def _open_closed_output() -> None:
@@ -258,9 +263,9 @@ def _complete_output() -> None:
         sys.stdout = io.TextIOWrapper(whole, stream.encoding, stream.errors, line_buffering=True)
 
 
-def _leave_output() -> None:
-    """Nothing can be written to standard output any more, and Python must not try when it flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _leave_output(stream: TextIO | None = None) -> None:
+    """Nothing more can be written to standard output, or to another stream; Python must not try when it flushes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 @click.group(

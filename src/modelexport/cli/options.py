@@ -316,8 +316,9 @@ def quiet_run(verbosity: Verbosity) -> Iterator[Callable[[str], None] | None]:
 
 def print_notes(notes: Iterable[str], verbosity: Verbosity) -> None:
     """On standard error: standard output may be read by a program."""
-    from modelexport.errors import printable
+    from modelexport.errors import printable_line
+    from modelexport.record.limits import MESSAGE_CHARACTERS
 
     if not verbosity.quiet:
         for note in notes:
-            click.echo(printable(note), err=True)
+            click.echo(printable_line(note, MESSAGE_CHARACTERS), err=True)

@@ -10,6 +10,7 @@ read the file, and memory has no limit at all. Here both are a ValueError, which
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,10 @@ _DEEPEST = 64
 # The smallest values take three bytes in a file (`{},`) and 64 in Python: 64 MB of them are 1.5 GB. A sidecar has some
 # hundred bytes for each node, and takes a tenth of what Python makes of it.
 _LARGEST = 1 << 26
+
+# Half of a surrogate pair, written as an escape or as bytes: no file, no name in ONNX and no terminal can hold one.
+_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+_ENCODED_HALF = re.compile(rb"\xed[\xa0-\xbf]")
 
 Pairs = Callable[[list[tuple[str, Any]]], Any]
 
@@ -42,7 +47,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes, object_pairs_hook: Pairs | None = None) -> Any:
-    """A document. Raises ValueError for what is no JSON, is nested too deeply, or is too large."""
+    """A document. Raises ValueError for what is no JSON or no Unicode, is nested too deeply, or is too large."""
     if len(text) > _LARGEST:
         raise ValueError(f"it is larger than {_LARGEST >> 20} MB")
     try:
@@ -50,7 +55,29 @@ def parse_json(text: str | bytes, object_pairs_hook: Pairs | None = None) -> Any
     except (RecursionError, MemoryError) as error:
         raise ValueError(_describe_depth()) from error
     _ensure_shallow(document)
+    if _may_have_halves(text):
+        _ensure_unicode(document)
     return document
+
+
+def _may_have_halves(text: str | bytes) -> bool:
+    """Quickly; a whole pair looks like two halves."""
+    if isinstance(text, str):
+        return bool(_ESCAPED_HALF.search(text)) or not text.isascii()
+    # Other encodings than UTF-8 are read as well, which have a NUL in them.
+    return bool(_ENCODED_HALF.search(text)) or b"\0" in text or bool(_ESCAPED_HALF.search(text.decode("latin-1")))
+
+
+def _ensure_unicode(document: Any) -> None:
+    waiting = [document]
+    while waiting:
+        match waiting.pop():
+            case str(text) if not text.isascii():
+                text.encode()
+            case dict(section):
+                waiting += [*section, *section.values()]
+            case list(items) | tuple(items):
+                waiting += items
 
 
 def _ensure_shallow(document: Any) -> None:

@@ -12,8 +12,8 @@ where, and no path leads out of the folder. Keys that are not known are left for
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -153,7 +153,8 @@ class _Reader:
     def amount(self, key: str, missing: float) -> float:
         """A number that may be left out; JSON knows neither infinity nor NaN."""
         value = self.document.get(key, missing)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        # A whole number of JSON may have more digits than a float can hold.
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
             raise _Damage(f"{self._at(key)} is {_shown(value)}, not a number")
         return float(value)
 

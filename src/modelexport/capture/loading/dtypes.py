@@ -26,6 +26,7 @@ from modelexport.capture.arguments import CallArguments
 from modelexport.errors import ModelUnloadable, UnknownName
 from modelexport.record.json_reading import parse_json
 from modelexport.record.model_source import ModelSource
+from modelexport.record.regular_files import open_regular
 
 AUTO, DEFAULT = "auto", "float32"
 DTYPES = ("float32", "float16", "bfloat16", "float64", AUTO)
@@ -71,20 +72,20 @@ def stored_dtype(folder: Path) -> str | None:
     stored: Counter[str] = Counter()
     for path in sorted(folder.glob("*.safetensors")):
         for tensor in _read_header(path).values():
-            kind, span = (tensor.get("dtype"), tensor.get("data_offsets")) if isinstance(tensor, dict) else (None, None)
-            if kind in _STORED_NAMES and isinstance(span, list):
-                stored[_STORED_NAMES[kind]] += span[1] - span[0]
+            match tensor:
+                case {"dtype": str(kind), "data_offsets": [int(start), int(end)]} if kind in _STORED_NAMES:
+                    stored[_STORED_NAMES[kind]] += end - start
     return stored.most_common(1)[0][0] if stored else None
 
 
 def _read_header(path: Path) -> Mapping[str, object]:
     """Empty for a file that is none: whoever loads it says what is wrong."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        text = file.read(length) if length <= _LONGEST_HEADER else b""
     try:
+        with open_regular(path) as file:
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            text = file.read(length) if length <= _LONGEST_HEADER else b""
         header = parse_json(text)
-    except ValueError:
+    except (OSError, ValueError):
         return {}
     return header if isinstance(header, dict) else {}
 

@@ -24,7 +24,7 @@ import torch
 
 from modelexport.capture.isolation import seed_torch
 from modelexport.capture.loading.dtypes import loading_dtype, note_conversion
-from modelexport.capture.loading.size_limits import ensure_buildable
+from modelexport.capture.loading.size_limits import ensure_buildable, ensure_readable
 from modelexport.capture.loading.third_party import (
     LoadedModel,
     explain_failure,
@@ -169,7 +169,7 @@ def read_config(path: Path) -> Mapping[str, object]:
 def _find_weights(folder: Path, allow_pickle: bool) -> str | None:
     for name in _SAFETENSORS:
         if (folder / name).is_file():
-            _check_index(folder / name)
+            _check_index(folder / name, allow_pickle=False)
             return "safetensors"
     pickles = [name for name in _PICKLES if (folder / name).is_file()]
     strays = sorted(path.name for path in folder.glob("*.safetensors"))
@@ -183,7 +183,7 @@ def _find_weights(folder: Path, allow_pickle: bool) -> str | None:
         return None
     if not allow_pickle:
         raise _pickle_refused(folder, pickles[0])
-    _check_index(folder / pickles[0])
+    _check_index(folder / pickles[0], allow_pickle)
     return "pickle"
 
 
@@ -194,7 +194,7 @@ def refuse_pickles(folder: Path, allow_pickle: bool) -> None:
         if pickles and not allow_pickle and not any(directory.glob("*.safetensors")):
             raise _pickle_refused(directory, pickles[0].name)
         for index in directory.glob("*.index.json"):
-            _check_index(index)
+            _check_index(index, allow_pickle)
 
 
 def _pickle_refused(folder: Path, name: str) -> ModelUnloadable:
@@ -204,15 +204,30 @@ def _pickle_refused(folder: Path, name: str) -> ModelUnloadable:
     )
 
 
-def _check_index(path: Path) -> None:
-    """Every shard that an index names must be a file of the folder itself."""
+def _check_index(path: Path, allow_pickle: bool) -> None:
+    """Every shard that an index names must be a file of the folder itself, and no pickle under another's name."""
     if path.suffix != ".json":
         return
-    shards = read_config(path).get("weight_map")
-    if not isinstance(shards, dict):
-        raise ModelUnloadable(f"{str(path)!r} has no 'weight_map'", "Write the checkpoint again.")
-    for shard in sorted({str(shard) for shard in shards.values()}):
+    for shard in _read_shards(path):
         _check_shard(path, shard)
+        if not allow_pickle:
+            _refuse_pickled_shard(path, shard)
+
+
+def _read_shards(index: Path) -> list[str]:
+    shards = read_config(index).get("weight_map")
+    if not isinstance(shards, dict):
+        raise ModelUnloadable(f"{str(index)!r} has no 'weight_map'", "Write the checkpoint again.")
+    return sorted({str(shard) for shard in shards.values()})
+
+
+def _refuse_pickled_shard(index: Path, shard: str) -> None:
+    """Libraries go by the suffix of each shard, whatever the index is called: anything else is unpickled."""
+    if not shard.endswith(".safetensors"):
+        raise ModelUnloadable(
+            f"{str(index)!r} names {shard!r}, which is no safetensors file and would be read as a pickle",
+            "Do not use this checkpoint unless you know why it does so.",
+        )
 
 
 def _check_shard(index: Path, shard: str) -> None:
@@ -234,7 +249,7 @@ _SHOWN_KEYS = 3  # names of missing weights in a note
 
 @dataclass(frozen=True)
 class _Blueprint:
-    """A configuration and the class that it asks for, before any weights. raw: config.json as it is."""
+    """A configuration and the class that it asks for, before any weights. raw: as it is in the file."""
 
     source: str
     origin: str | Path
@@ -291,9 +306,26 @@ def load_hub(source: str, options: ModelSource) -> LoadedModel:
         config_path = _fetch_config(source, options, offline)
         raw = read_config(config_path)
         blueprint = _read_blueprint(source, source, raw, options, offline)
+        if not options.allow_pickle and (index := _cached_file(source, _SAFETENSORS[1], options, offline)):
+            for shard in _read_shards(index):
+                _refuse_pickled_shard(index, shard)
         module, notes = _load_weights(blueprint, options, not options.allow_pickle, offline)
     notes = (*notes, *note_conversion(raw, config_path.parent, options))
     return LoadedModel(module, source, notes=notes, processing=source, dtype=loading_dtype(options))
+
+
+def _cached_file(source: str, name: str, options: ModelSource, offline: bool) -> Path | None:
+    """A file of a model on the hub; None where it has none of this name."""
+    cached_file = library("transformers.utils").cached_file
+    path = cached_file(
+        source,
+        name,
+        revision=options.revision,
+        local_files_only=offline,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return None if path is None else Path(str(path))
 
 
 def _fetch_config(source: str, options: ModelSource, offline: bool) -> Path:
@@ -317,17 +349,21 @@ def _read_blueprint(
     source: str, origin: str | Path, raw: Mapping[str, object], options: ModelSource, offline: bool = False
 ) -> _Blueprint:
     refuse_remote_code(raw, source, options)
+    transformers = library("transformers")
+    location: dict[str, Any] = {"revision": options.revision or "main", "local_files_only": offline}
     with explain_failure(f"transformers cannot read the configuration of {source!r}", "Is config.json complete?"):
-        config = library("transformers").AutoConfig.from_pretrained(
-            origin,
-            trust_remote_code=options.trust_remote_code,
-            revision=options.revision or "main",
-            local_files_only=offline,
+        # Not `raw`: a configuration can name another file, which is read in its place.
+        content, _ = transformers.PreTrainedConfig.get_config_dict(origin, **location)
+        if content.get("model_type") in transformers.CONFIG_MAPPING:
+            described = transformers.CONFIG_MAPPING[content["model_type"]]
+            ensure_readable(content, lambda changed: described.from_dict(dict(changed)), source)
+        config = transformers.AutoConfig.from_pretrained(
+            origin, trust_remote_code=options.trust_remote_code, **location
         )
     notes: tuple[str, ...] = ()
     if raw.get("auto_map") and not options.trust_remote_code:
         notes = ("the checkpoint's own code (auto_map) was not used; transformers has this architecture",)
-    return _Blueprint(source, origin, raw, config, model_class(config, raw, options), notes)
+    return _Blueprint(source, origin, content, config, model_class(config, raw, options), notes)
 
 
 def _build_random(blueprint: _Blueprint, options: ModelSource) -> tuple[torch.nn.Module, tuple[str, ...]]:

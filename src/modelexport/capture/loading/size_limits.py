@@ -3,10 +3,13 @@
     {"model_type": "gpt2", "n_layer": 1000000}     a million layers: 28.4 TB of weights
 
 A configuration is built on torch's `meta` device first, where tensors have shapes and no content. What takes time there
-are modules, and so a build with very many is stopped. Its size follows from two small ones: a number of the
-configuration that counts modules makes them grow evenly, whatever its name is.
+are modules, and so a build with very many is stopped. Its size follows from small ones: a number of the configuration
+that counts modules makes them grow evenly, whatever its name is, and several that do so are a multilinear function.
 
     n_layer = 1    13 + 6 modules        n_layer = 2    13 + 13 + 6        n_layer = N    13 N + 6
+
+Libraries make lists of numbers as soon as they read them (names of labels, types of layers): how long these would be is
+found in the same way, before a configuration is read.
 
 https://docs.pytorch.org/docs/stable/meta.html
 """
@@ -15,9 +18,10 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -32,12 +36,18 @@ from modelexport.errors import ModelExportError, ModelUnloadable
 _QUICKLY_BUILT, _MOST_MODULES = 4_000, 100_000
 # What Python holds of a module beside its weights: Linear 3,300, LayerNorm 1,900.
 _MODULE_BYTES = 2_500
-# Numbers of a configuration that are tried, the largest first: those that count modules are not many.
-_TRIED = 4
+# Numbers of a configuration that are tried, the largest first, and how many of them may count modules: each doubles the
+# number of small builds.
+_TRIED, _MOST_COUNTS = 8, 4
+# Whole numbers from here on are tried before a configuration is read. A million labels are two million entries: reading
+# them takes 3.4 seconds and 680 MB, and a copy 0.8. Tables of real models have some 100,000 labels.
+_ENUMERATED, _MOST_ENTRIES = 100_000, 2_000_000
 
 Configuration = Mapping[str, object]
 Build = Callable[[Configuration], nn.Module]
+Read = Callable[[Configuration], object]
 _Path = tuple[str | int, ...]
+_Number = tuple[_Path, int]
 
 
 @dataclass(frozen=True)
@@ -54,19 +64,76 @@ class _TooManyModules(Exception):
     """A build with more modules than were allowed."""
 
 
+def ensure_readable(configuration: Configuration, read: Read, source: str) -> None:
+    """Raise ModelUnloadable for a configuration with a number of which the library would make a list without end.
+
+    read  what the library makes of the configuration, or of one with other numbers
+    """
+
+    def count(changed: Configuration) -> ModelSize:
+        return ModelSize(_count_entries(read(changed)), 0)
+
+    numbers = [item for item in _find_largest(configuration) if item[1] >= _ENUMERATED]
+    small = _with_numbers(configuration, numbers, 1)
+    try:
+        counts = list(islice(_find_enumerated(count, small, numbers), _MOST_COUNTS))
+        entries = _extrapolate(count, small, counts).modules if counts else 0
+    except Exception:  # noqa: BLE001 - what is wrong with it is said when it is read
+        return
+    if entries > _MOST_ENTRIES:
+        raise ModelUnloadable(
+            f"the configuration of {source!r} itself would have {entries:,} entries ({_describe_numbers(counts)})",
+            "Check the numbers in config.json.",
+        )
+
+
+def _find_enumerated(
+    measure: Callable[[Configuration], ModelSize], small: Configuration, numbers: Sequence[_Number]
+) -> Iterator[_Number]:
+    """By halves: a table of labels has a number for each of them, and none of these makes a list."""
+    if numbers and measure(_with_numbers(small, numbers, 2)).modules > measure(small).modules:
+        if len(numbers) == 1:
+            yield numbers[0]
+            return
+        middle = len(numbers) // 2
+        yield from _find_enumerated(measure, small, numbers[:middle])
+        yield from _find_enumerated(measure, small, numbers[middle:])
+
+
+def _count_entries(value: object) -> int:
+    """Of dictionaries, lists and the fields of objects, all the way down."""
+    count, waiting, visited = 0, [value], set()
+    while waiting:
+        parent = waiting.pop()
+        if isinstance(parent, Mapping):
+            children = [*parent.values()]
+        elif isinstance(parent, list | tuple | set):
+            children = [*parent]
+        else:
+            children = [*getattr(parent, "__dict__", {}).values()]
+        if children and id(parent) not in visited:
+            visited.add(id(parent))
+            count += len(children)
+            waiting += children
+    return count
+
+
 def ensure_buildable(configuration: Configuration, build: Build, source: str) -> None:
     """Raise ModelUnloadable for a configuration whose model memory does not hold, or that nobody could wait for.
 
     build  a model from the configuration, or from one with other numbers; called on the `meta` device
     """
     try:
-        size = _measure(build, configuration, _QUICKLY_BUILT)
+        size = _measure(build, configuration)
     except _TooManyModules:
-        explained = _extrapolate(build, configuration)
-        if explained is None:
+        counts, small = _find_counts(build, configuration)
+        if not counts:
             return  # the build itself is counted: see `limit_construction`
-        size, reason = explained
-        _refuse_size(size, source, f" ({reason})")
+        try:
+            size = _extrapolate(lambda changed: _measure(build, changed), small, counts)
+        except Exception:  # noqa: BLE001 - two numbers that do not go with each other
+            return
+        _refuse_size(size, source, f" ({_describe_numbers(counts)})")
     except Exception:  # noqa: BLE001 - a model that needs content to be built says what is wrong when it is
         return
     else:
@@ -86,31 +153,72 @@ def _refuse_size(size: ModelSize, source: str, reason: str = "") -> None:
     )
 
 
-def _measure(build: Build, configuration: Configuration, most: int) -> ModelSize:
-    with torch.device("meta"), _count(_Counter(most, _TooManyModules), is_trial=True):
+def _measure(build: Build, configuration: Configuration) -> ModelSize:
+    with torch.device("meta"), _count(_Counter(_QUICKLY_BUILT, _TooManyModules), is_trial=True):
         model = build(configuration)
     weights = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
     return ModelSize(sum(1 for _ in model.modules()), weights)
 
 
-def _extrapolate(build: Build, configuration: Configuration) -> tuple[ModelSize, str] | None:
-    """The size, and the number that is to blame; None if no number alone is."""
-    numbers = sorted(_find_numbers(configuration), key=lambda item: -item[1])
-    for path, number in numbers[:_TRIED]:
+def _find_counts(build: Build, configuration: Configuration) -> tuple[list[_Number], Configuration]:
+    """The numbers that count modules and are to blame, if any, and the configuration with each of them 1."""
+
+    def measure(changed: Configuration) -> ModelSize:
+        return _measure(build, changed)
+
+    shrunk: list[_Number] = []
+    small = configuration
+    for item in _find_largest(configuration)[:_TRIED]:
+        candidate = _with_number(small, item[0], 1)
         try:
-            single, double = (
-                _measure(build, _with_number(configuration, path, count), _QUICKLY_BUILT) for count in (1, 2)
-            )
-        except Exception:  # noqa: BLE001 - it does not count modules alone, or two others have to go with it
+            measure(candidate)
+        except _TooManyModules:
+            pass  # another one is to blame as well
+        except Exception:  # noqa: BLE001 - others would have to go with it
             continue
-        modules, weights = double.modules - single.modules, double.weights - single.weights
-        if modules > 0:
-            size = ModelSize(single.modules + (number - 1) * modules, single.weights + (number - 1) * weights)
-            return size, f"{'.'.join(map(str, path))} is {number}"
-    return None
+        else:
+            counts = [other for other in (*shrunk, item) if _is_count(measure, candidate, other[0])]
+            # Those that count no modules are as they were: a width times a depth is the size.
+            for path, number in shrunk:
+                if (path, number) not in counts:
+                    candidate = _with_number(candidate, path, number)
+            return counts[:_MOST_COUNTS], candidate
+        small = candidate
+        shrunk.append(item)
+    return [], configuration
 
 
-def _find_numbers(value: object, path: _Path = ()) -> Iterator[tuple[_Path, int]]:
+def _is_count(measure: Callable[[Configuration], ModelSize], small: Configuration, path: _Path) -> bool:
+    try:
+        single, double = (measure(_with_number(small, path, count)).modules for count in (1, 2))
+    except Exception:  # noqa: BLE001 - it does not count modules alone, or two others have to go with it
+        return False
+    return double > single
+
+
+def _extrapolate(
+    measure: Callable[[Configuration], ModelSize], small: Configuration, counts: Sequence[_Number]
+) -> ModelSize:
+    """The size with these numbers, from those with each of them 1 and 2."""
+    if not counts:
+        return measure(small)
+    (path, number), *others = counts
+    single, double = (_extrapolate(measure, _with_number(small, path, count), others) for count in (1, 2))
+    return ModelSize(
+        single.modules + (number - 1) * (double.modules - single.modules),
+        single.weights + (number - 1) * (double.weights - single.weights),
+    )
+
+
+def _describe_numbers(counts: Sequence[_Number]) -> str:
+    return ", ".join(f"{'.'.join(map(str, path))} is {number}" for path, number in counts)
+
+
+def _find_largest(configuration: Configuration) -> list[_Number]:
+    return sorted(_find_numbers(configuration), key=lambda item: -item[1])
+
+
+def _find_numbers(value: object, path: _Path = ()) -> Iterator[_Number]:
     """Those of sections and lists as well: `text_config.num_layers`, `depths.2`."""
     if isinstance(value, int) and not isinstance(value, bool):
         yield path, value
@@ -121,11 +229,17 @@ def _find_numbers(value: object, path: _Path = ()) -> Iterator[tuple[_Path, int]
 
 
 def _with_number(configuration: Configuration, path: _Path, number: int) -> Configuration:
+    return _with_numbers(configuration, [(path, number)], number)
+
+
+def _with_numbers(configuration: Configuration, numbers: Sequence[_Number], replacement: int) -> Configuration:
+    """All of these numbers replaced by one."""
     changed: dict[str, Any] = copy.deepcopy(dict(configuration))
-    section: Any = changed
-    for name in path[:-1]:
-        section = section[name]
-    section[path[-1]] = number
+    for path, _ in numbers:
+        section: Any = changed
+        for name in path[:-1]:
+            section = section[name]
+        section[path[-1]] = replacement
     return changed
 
 
