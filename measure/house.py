@@ -98,7 +98,7 @@ def measure_house(files: list[SourceFile]) -> list[Figure]:
     rooms = {path.parts[0] for file in files if len((path := file.path.relative_to(PACKAGE)).parts) > 1}
     return [
         Figure("Python files", len(files), high=356),
-        Figure("lines", total, high=69_500),
+        Figure("lines", total, high=71_000),
         Figure("rooms", len(rooms), high=12),
         Figure(f"files under {SMALL} lines, without `__init__`", _count(modules, lambda f: f.lines < SMALL), high=9),
         Figure("median file, without `__init__`", statistics.median(file.lines for file in modules), 180, 280),

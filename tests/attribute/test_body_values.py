@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from tests.support.building import body, graph, node, owners
 
-from modelexport.attribute.body_values import claim_bodies_by_value
-from modelexport.attribute.matched_values import MatchedRun
+from modelexport.attribute.matched_values import MatchedRun, claim_bodies_by_value
 from modelexport.graph.fingerprint import fingerprint
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Confidence, EvidenceKind

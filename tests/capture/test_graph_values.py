@@ -15,7 +15,7 @@ from tests.support.exports import Exports
 from tests.support.fingerprints import same_content
 
 from modelexport.capture.onnxruntime import piecewise as pieces
-from modelexport.capture.onnxruntime.graph_values import fingerprint_values, fingerprint_weights
+from modelexport.capture.onnxruntime.bodies import fingerprint_values, fingerprint_weights
 from modelexport.graph.file.reading import ModelFile, open_model, parse_model
 from modelexport.graph.fingerprint import fingerprint
 from modelexport.record.signals import GraphValues

@@ -13,7 +13,7 @@ from modelexport.capture.arguments import bind_arguments, to_array
 from modelexport.capture.export import probe_operators, trace_model
 from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest
-from modelexport.capture.onnxruntime.graph_values import fingerprint_values
+from modelexport.capture.onnxruntime.bodies import fingerprint_values
 from modelexport.capture.onnxruntime.session import bind_inputs
 from modelexport.graph.file.reading import ModelFile, open_model
 from modelexport.graph.index import Graph, index_model

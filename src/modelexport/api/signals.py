@@ -109,7 +109,7 @@ def _probe_run(run: TracedRun, file: ModelFile, options: SignalOptions) -> Probe
 
 
 def _record_values(file: ModelFile, run: TracedRun, probed: ProbedRun, options: SignalOptions) -> GraphValues:
-    from modelexport.capture.onnxruntime.graph_values import fingerprint_values, fingerprint_weights
+    from modelexport.capture.onnxruntime.bodies import fingerprint_values, fingerprint_weights
     from modelexport.capture.onnxruntime.session import bind_inputs
 
     weights = fingerprint_weights(file, "")

@@ -40,11 +40,11 @@ from modelexport.verify.divergence import (
     compare_calls,
     find_first_divergence,
     find_nonfinite_origins,
+    find_sudden_losses,
     summarize_calls,
 )
 from modelexport.verify.numbers import ReferenceRun, ValueComparison
 from modelexport.verify.parameter_check import find_coarse_weights
-from modelexport.verify.sudden_loss import find_sudden_losses
 
 
 class RunComparison:

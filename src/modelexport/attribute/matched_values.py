@@ -3,6 +3,13 @@
     graph                               run (ops by index, values by number)
     /fc/MatMul_out  [0.31, -1.2, …]  ≈  #17, made by ops[9] = addmm, call encoder.fc
 
+Inside of an If, a Loop or a Scan exporters name no modules. A body is run with what it was given, and what a node makes
+in it is what one call of the run made; of a body that runs again and again, one call each time
+(`claim_bodies_by_value`):
+
+    Scan (root) ─► body:  linear ─► sigmoid     round 0  sigmoid is what cell.act@0 made
+                                                round 1                  cell.act@1          all of them own the node
+
 `op_index` is the index of an operator in the order of the run, `number` that of a value of the run.
 """
 
@@ -16,6 +23,7 @@ from modelexport.graph.fingerprint import distance
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.graph.tensor_content import NearIndex
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind
 from modelexport.record.signals import Fingerprint, GraphValues, Trace
 
 # Measured: two kernels that do the same arithmetic differ by some 1e-6 of a tensor's size, after dozens of layers 1e-5;
@@ -221,3 +229,46 @@ class MatchedRun:
         same = set(self.matches.get(name, ()))
         op_indices = sorted({self.maker[value] for value in same if value in self.maker})
         return op_indices, {op_index for op_index in op_indices if not same.isdisjoint(self.trace.ops[op_index].inputs)}
+
+
+def claim_bodies_by_value(matched: MatchedRun, values: GraphValues, strategy: str) -> dict[str, Claim]:
+    """Claims for nodes in bodies of the main graph whose values one module alone made."""
+    index = ValueIndex(matched.trace)
+    evidence = (Evidence(EvidenceKind.VALUE, matched.trace.source, "in the body"),)
+    claims: dict[str, Claim] = {}
+    for node in matched.graph.nodes:
+        rounds = [values.inside[name] for name in node.outputs if name in values.inside]
+        if rounds and node.graph in matched.graph.body_owner and node.key in matched.graph.computed:
+            calls = _find_makers(node, rounds[0], matched, values, index)
+            if len({call.path for call in calls}) == 1:
+                claims[node.key] = Claim(tuple(sorted(calls)), Confidence.EXACT, evidence, strategy)
+    return claims
+
+
+def _find_makers(
+    node: Node, made: Iterable[Fingerprint], matched: MatchedRun, values: GraphValues, index: ValueIndex
+) -> set[ModuleCall]:
+    """The calls that made what a node makes, round by round; nobody where it is not one call alone each time."""
+    makers: set[ModuleCall] = set()
+    for number, fingerprint in enumerate(made):
+        same = index.matches(fingerprint) if fingerprint.distinctive else ()
+        read = {value for name in node.inputs for value in _held_in(name, number, matched, values, index)}
+        issued = {matched.maker[value] for value in same if value in matched.maker}
+        # What an operator or the node only passes on is not its own.
+        issued = {op_index for op_index in issued if not set(same) & set(matched.trace.ops[op_index].inputs)} or issued
+        if not issued or not read.isdisjoint(same):
+            continue
+        fitting = [op_index for op_index in issued if matched.fits(node, op_index)]
+        calls = matched.calls(fitting or issued)
+        if len(calls) != 1:
+            return set()
+        makers |= calls
+    return makers
+
+
+def _held_in(name: str, number: int, matched: MatchedRun, values: GraphValues, index: ValueIndex) -> Iterable[int]:
+    """The values of the run that a value read in a body holds in that round."""
+    rounds = values.inside.get(name)
+    if rounds is None:
+        return matched.matches.get(name, ())
+    return index.matches(rounds[number]) if number < len(rounds) else ()

@@ -30,8 +30,7 @@ from modelexport.attribute.anchor_regions import (
     find_value_anchors,
     find_weight_anchors,
 )
-from modelexport.attribute.body_values import claim_bodies_by_value
-from modelexport.attribute.matched_values import MatchedRun, ValueIndex, match_values
+from modelexport.attribute.matched_values import MatchedRun, ValueIndex, claim_bodies_by_value, match_values
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.related import ValueOverlap, value_overlap
 from modelexport.record.hierarchy import Hierarchy, ModuleCall

@@ -20,11 +20,13 @@ import numpy as np
 import onnx
 
 from modelexport.capture.onnxruntime.piecewise import PiecewiseRun, Scope
-from modelexport.errors import RuntimeFailed
-from modelexport.graph.file.reading import ModelFile
+from modelexport.errors import ExtraMissing, RuntimeFailed
+from modelexport.graph.file.reading import ModelFile, initializer_arrays
+from modelexport.graph.fingerprint import fingerprint
 from modelexport.graph.functions import call_attributes, resolve_references
 from modelexport.graph.index import MAIN, called_id, function_id, node_key, subgraphs_with_ids, value_id
 from modelexport.graph.protos import captured, declared, find_attribute, integer_attribute
+from modelexport.record.signals import Fingerprint, GraphValues
 
 # Is handed the id of a value inside of a body, the round of the body, and the value.
 InsideVisitor = Callable[[str, int, np.ndarray], object]
@@ -211,3 +213,27 @@ _RUNNERS: Mapping[str, Callable[[onnx.NodeProto, Scope, Mapping[str, _Body]], No
     "Loop": _run_loop,
     "Scan": _run_scan,
 }
+
+
+def fingerprint_values(file: ModelFile, inputs: Mapping[str, np.ndarray]) -> GraphValues:
+    """Fingerprints of all values; those before the failure if ONNX Runtime cannot run all of the graph."""
+    prints = dict(fingerprint_weights(file, "").prints)
+    inside: dict[str, tuple[Fingerprint, ...]] = {}
+    failure = ""
+
+    def see(name: str, array: np.ndarray) -> None:
+        prints[name] = fingerprint(array)
+
+    def see_inside(name: str, _round: int, array: np.ndarray) -> None:
+        inside[name] = (*inside.get(name, ()), fingerprint(array))
+
+    try:
+        PiecewiseRun(file, often=False).run(inputs, see, BodyRuns(file, see_inside).visit)
+    except (RuntimeFailed, ExtraMissing) as error:
+        failure = error.message
+    return GraphValues(prints, failure, inside=inside)
+
+
+def fingerprint_weights(file: ModelFile, failure: str) -> GraphValues:
+    """Fingerprints of the initializers, for a graph that cannot be run."""
+    return GraphValues({name: fingerprint(array) for name, array in initializer_arrays(file)}, failure)
