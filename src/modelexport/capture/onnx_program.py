@@ -34,6 +34,7 @@ import torch
 
 from modelexport.capture.arguments import Exported, ExportRequest
 from modelexport.capture.isolation import export_failed, root_cause
+from modelexport.capture.linear_optimizer import linear_rewriting
 from modelexport.capture.recorded_lineage import RewriteRecorder
 from modelexport.errors import ExportFailed
 from modelexport.graph.file.reading import DETACHED_ABOVE, ModelFile
@@ -223,7 +224,7 @@ def finish_export(
     # Only the innermost call of a node counts; where that is not certain, the node is left out.
     calls = {name: stack[-1] for name, stack in stacks.items() if stack and stack[-1] is not None}
     recorder = RewriteRecorder(made.model)
-    with recorder.recording():
+    with recorder.recording(), linear_rewriting():
         made.optimize()
         mend(made)
     _name_outputs(made.model, request.output_names)  # what is returned twice has become two values
