@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import onnx_ir as ir
 import pytest
 import torch
-from onnxscript import optimizer
 
 import modelexport as mx
 from modelexport.capture.linear_optimizer import REWRITER, linear_rewriting
@@ -55,6 +54,6 @@ def _optimized(model: ir.Model, way: AbstractContextManager[None]) -> Optimized:
     before = index_model(ir.to_proto(model))
     recorder = RewriteRecorder(model)
     with recorder.recording(), way:
-        optimizer.optimize_ir(model)
+        torch.onnx.ONNXProgram(model, None).optimize()
     after = ir.to_proto(model)
     return Optimized(after.SerializeToString(deterministic=True), recorder.lineage(before, index_model(after)))
