@@ -31,6 +31,7 @@ from modelexport.capture.linear_optimizer import REWRITER, SIGNATURE
 LIMITS: Mapping[int, float] = {24: 0.85, 48: 0.6, 96: 0.4}
 COLUMNS = ("layers", "nodes", "plain s", "tagged s", "ratio", "limit", "optimizer, plain s", "optimizer, tagged s")
 _WARM_UP = 2
+_AXES = {0: "batch", 1: "sequence"}
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,6 @@ def _measure_depth(layers: int, runs: int) -> tuple[Times, Times, int]:
                 times[name].append(_time_export(export, path))
         nodes = len(onnx.load(path, load_external_data=False).graph.node)
     return _median(times["plain"]), _median(times["tagged"]), nodes
-
-
-_AXES = {0: "batch", 1: "sequence"}
 
 
 def _median(times: list[Times]) -> Times:

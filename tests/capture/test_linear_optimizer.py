@@ -22,7 +22,7 @@ from tests.support.optimized_programs import optimize_both_ways, program_of
 from torch.export import graph_signature
 
 import modelexport as mx
-from modelexport.capture import export, nearby_matches
+from modelexport.capture import nearby_matches, onnx_program
 from modelexport.capture.linear_optimizer import REWRITER, SIGNATURE, linear_rewriting, linear_signatures
 from modelexport.graph.file.reading import open_model
 
@@ -64,8 +64,8 @@ def test_an_export_writes_the_same_file_without_the_replacements(
     for path in paths:
         path.parent.mkdir()
         mx.export(model, path, inputs=inputs_of(row, model), exporter="dynamo", no_check=True)
-        monkeypatch.setattr("modelexport.capture.onnx_program.linear_rewriting", nullcontext)
-        monkeypatch.setattr(export, "linear_signatures", nullcontext)
+        for name in ("linear_rewriting", "linear_signatures"):
+            monkeypatch.setattr(onnx_program, name, nullcontext)
     linear, plain = (open_model(path).proto for path in paths)
     assert len(plain.graph.node) > 10
     assert [linear.graph, linear.functions] == [plain.graph, plain.functions]
@@ -252,11 +252,11 @@ def _count_visits(count: int, way: Callable[[], AbstractContextManager[None]], m
 def test_tables_of_weights_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not SIGNATURE.find_unknown()
     made: list[int] = []
-    make = graph_signature._immutable_dict
+    make: Callable[[object], object] = graph_signature._immutable_dict
 
     def counted(items: object) -> object:
         made.append(1)
-        return make(items)  # type: ignore[arg-type]
+        return make(items)
 
     monkeypatch.setattr(graph_signature, "_immutable_dict", counted)
     counts = {}
@@ -264,9 +264,9 @@ def test_tables_of_weights_are_made_once(monkeypatch: pytest.MonkeyPatch) -> Non
         model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(layers)))
         program = torch.export.export(model, (torch.ones(2, 4),))
         decomposed = []
-        for name, way in {"linear": linear_signatures, "plain": nullcontext}.items():
+        for name, way in (("linear", linear_signatures()), ("plain", nullcontext())):
             made.clear()
-            with way():
+            with way:
                 decomposed.append(program.run_decompositions())
             counts[name, layers] = len(made)
         linear, plain = decomposed

@@ -53,7 +53,8 @@ class _Position:
         self._visits.setdefault(node, len(self._visits))
 
     def put_in(self, nodes: Iterable[ir.Node]) -> None:
-        self._waiting = [*nodes, *(node for node in self._waiting if node not in self._visits)]
+        waiting = (node for node in self._waiting if node not in self._visits and node.graph is not None)
+        self._waiting = [*nodes, *waiting]
 
     def in_order(self, nodes: Iterable[ir.Node]) -> list[ir.Node]:
         return sorted(nodes, key=self._place)
@@ -98,7 +99,7 @@ class _Search:
             if node is not position.current:
                 position.visit(node)
             if rule not in operators:
-                operators[rule] = _last_operator(rule._target_pattern)
+                operators[rule] = _last_operator(rule)
             operator = operators[rule]
             if operator is not None and operator != (node.domain, node.op_type):
                 return None
@@ -125,9 +126,12 @@ class _Search:
         return match_whole_or_nearby
 
 
-def _last_operator(pattern: _pattern_ir.GraphPattern) -> _Operator | None:
-    """Domain and type of the node that a pattern is first compared with; None if they may be several."""
-    last = pattern.output_nodes[0]
+def _last_operator(rule: _rewrite_rule.RewriteRule) -> _Operator | None:
+    """Domain and type of the node that a rule begins with; None if they may be several."""
+    matcher = rule._matcher
+    if type(matcher) is not _matcher.SimplePatternMatcher:
+        return None
+    last = matcher.pattern.output_nodes[0]
     fixed = _pattern_ir.StringConstantPattern
     if isinstance(last.domain, fixed) and isinstance(last.op, fixed):
         return last.domain.value(), last.op.value()
