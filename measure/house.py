@@ -97,7 +97,7 @@ def measure_house(files: list[SourceFile]) -> list[Figure]:
     functions = [function for file in files for function in ast.walk(file.tree) if isinstance(function, _Function)]
     rooms = {path.parts[0] for file in files if len((path := file.path.relative_to(PACKAGE)).parts) > 1}
     return [
-        Figure("Python files", len(files), high=356),
+        Figure("Python files", len(files), high=360),
         Figure("lines", total, high=71_000),
         Figure("rooms", len(rooms), high=12),
         Figure(f"files under {SMALL} lines, without `__init__`", _count(modules, lambda f: f.lines < SMALL), high=9),

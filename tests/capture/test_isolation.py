@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
 import modelexport as mx
+from modelexport.capture.isolation import without_full_collections
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
@@ -129,3 +131,23 @@ def test_exports_from_several_threads(tmp_path: Path) -> None:
         thread.join()
     assert len(results) == 4
     assert all(modules == ["lin", "", "lin#1", "", "lin#2"] for modules in results.values())
+
+
+def _full_collections(count: int) -> int:
+    """How many there are while so many objects are made that stay."""
+    before = gc.get_stats()[-1]["collections"]
+    kept = [[number] for number in range(count)]
+    assert len(kept) == count
+    return gc.get_stats()[-1]["collections"] - before
+
+
+def test_garbage_is_not_looked_for_among_all_objects_within_an_export() -> None:
+    settings = gc.get_threshold()
+    gc.collect()
+    objects = 2 * len(gc.get_objects())  # Python waits until there is a quarter more than before
+    with pytest.raises(RuntimeError), without_full_collections():
+        assert _full_collections(objects) == 0
+        raise RuntimeError
+    assert gc.get_threshold() == settings
+    gc.collect()
+    assert _full_collections(objects) > 0

@@ -37,7 +37,7 @@ from modelexport.capture.entry_point import EntryPoint, entered
 from modelexport.capture.hierarchy import trace_run
 from modelexport.capture.inputs.make import make_inputs
 from modelexport.capture.inputs.specs import InputRequest, dynamic_axes, parse_input_spec
-from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, isolate_model
+from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, isolate_model, without_full_collections
 from modelexport.capture.loading.dtypes import convert_inputs
 from modelexport.capture.loading.models import adopt_module, load_model
 from modelexport.capture.loading.third_party import LoadedModel
@@ -142,7 +142,7 @@ def _try_probe(run: TracedRun, arguments: CallArguments) -> ProbedRun | None:
 
 def export_traced(run: TracedRun, exporter: str, request: ExportRequest) -> Exported:
     request = replace(request, output_names=run.output_names)
-    with isolate_model(run.model, request.verbose):
+    with isolate_model(run.model, request.verbose), without_full_collections():
         arguments = run.arguments.copy_tensors()
         if exporter == "dynamo":
             exported = export_dynamo(run.model, arguments, request, run.hierarchy)

@@ -12,6 +12,7 @@ one message of an exporter's exception (`export_failed`).
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 import threading
@@ -38,6 +39,27 @@ def isolate_model(model: nn.Module, verbose: bool = False) -> Iterator[None]:
     """All that an export or a trace needs: the lock, silence, the model preserved, and experts that can be exported."""
     with EXPORT_LOCK, quiet(verbose), preserve_model(model), exportable_moe(model):
         yield
+
+
+# More collections of younger objects than there ever are: 10 is Python's own.
+_NEVER = 1_000_000
+
+
+@contextmanager
+def without_full_collections() -> Iterator[None]:
+    """Garbage is looked for among young objects alone; only while the lock is held, for the setting is the process's.
+
+    An export makes millions of objects that stay, and each full collection looks at them all. What goes soon, goes
+    without one.
+
+    https://docs.python.org/3/library/gc.html#gc.set_threshold
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(*before[:2], _NEVER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @contextmanager

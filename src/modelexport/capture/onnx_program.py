@@ -34,6 +34,7 @@ import torch
 
 from modelexport.capture.arguments import Exported, ExportRequest
 from modelexport.capture.isolation import export_failed, root_cause
+from modelexport.capture.linear_optimizer import linear_rewriting, linear_signatures
 from modelexport.capture.recorded_lineage import RewriteRecorder
 from modelexport.errors import ExportFailed
 from modelexport.graph.file.reading import DETACHED_ABOVE, ModelFile
@@ -186,13 +187,15 @@ def export_dynamic_or_static(
     refusal = ""
     if request.axes:
         try:
-            return _made(export(True))
+            with linear_signatures():
+                return _made(export(True))
         except Exception as error:
             if request.must_dynamic:
                 raise export_failed(model, exporter, error, "Without --dynamic the export is static.") from error
             refusal = root_cause(error, lines=1)
     try:
-        return _made(export(False), refusal)
+        with linear_signatures():
+            return _made(export(False), refusal)
     except Exception as error:
         raise export_failed(model, exporter, error, next_step) from error
 
@@ -223,7 +226,7 @@ def finish_export(
     # Only the innermost call of a node counts; where that is not certain, the node is left out.
     calls = {name: stack[-1] for name, stack in stacks.items() if stack and stack[-1] is not None}
     recorder = RewriteRecorder(made.model)
-    with recorder.recording():
+    with recorder.recording(), linear_rewriting():
         made.optimize()
         mend(made)
     _name_outputs(made.model, request.output_names)  # what is returned twice has become two values
