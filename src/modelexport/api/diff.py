@@ -38,7 +38,7 @@ from modelexport.record.lineage import Lineage
 from modelexport.record.provenance import FROM_FILE, Confidence, Origin, Provenance
 from modelexport.record.results.cost import NodeCost
 from modelexport.record.results.diff import Diff, Source
-from modelexport.transform.fold.inlining import narrow_attribution
+from modelexport.transform.fold.inlining import CallAttributions
 
 # Files of more nodes have their cost counted only if that is asked for.
 _COUNTED = 20_000
@@ -248,10 +248,9 @@ def _calls(record: Provenance) -> dict[str, str]:
 
 def _put_in(record: Provenance, origins: Mapping[str, Sequence[str]]) -> dict[str, ModuleCall]:
     """A node of a function is one of each call of it, and belongs to that of its modules which the call is for."""
-    calls = {}
-    for key, around in origins.items():
-        *outer, own = map(record.recorded, around)
-        call = narrow_attribution(own, outer, record.hierarchy).ancestor
+    calls, by_call = {}, CallAttributions(record)
+    for key, (*outer, own) in origins.items():
+        call = by_call.find(own, outer).ancestor
         if call is not None:
             calls[key] = call
     return calls
