@@ -263,6 +263,26 @@ def test_functions_in_any_order(verb: str, tmp_path: Path, good: Path, capsys: p
     assert verb in ("diff", "relink") or code == 0
 
 
+@pytest.mark.parametrize("verb", ["diff", "cost"])
+def test_calls_of_functions_that_belong_to_many_modules(tmp_path: Path, verb: str) -> None:
+    """Thirty thousand nodes, fifteen calls deep, each of them of hundreds of modules, in a few kilobytes."""
+    proto = chained(15)
+    for number, function in enumerate(proto.functions):
+        for node in list(function.node) if number else ():
+            added = function.node.add()
+            added.CopyFrom(node)
+            node.output[:], added.input[:] = ["between"], ["between"]
+    for call in proto.graph.node:
+        call.name = "layers.0"
+    for number in range(300):
+        part = onnx.helper.make_node("Relu", ["x"], [f"r{number}"], f"/layers.0/part{number}/Relu")
+        proto.graph.node.append(part)
+    onnx.save(proto, tmp_path / "a.onnx")
+    began = time.process_time()
+    assert run(verb, *[tmp_path / "a.onnx"] * (2 if verb == "diff" else 1)) == 0
+    assert time.process_time() - began < SECONDS
+
+
 def test_arrays_whose_header_lies(tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
     header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000000)}".ljust(117) + "\n"
     with zipfile.ZipFile(tmp_path / "lie.npz", "w") as archive:

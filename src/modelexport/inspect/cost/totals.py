@@ -18,11 +18,11 @@ from modelexport.graph.file.reading import ModelFile, with_small_external_data
 from modelexport.graph.functions import InlinedModel
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.module_totals import ModuleAmounts, ModuleTotals
-from modelexport.graph.parameters import ModulePath, ParameterMatching, node_owners
+from modelexport.graph.parameters import CallOwners, ModulePath, ParameterMatching, owners_by_path
 from modelexport.graph.protos import data_of
 from modelexport.inspect.cost.propagation import Propagation
 from modelexport.inspect.cost.rules import NodeWork
-from modelexport.record.hierarchy import lineage_of
+from modelexport.record.hierarchy import ModuleCall, lineage_of
 from modelexport.record.polynomial import Polynomial, sizes_sum
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.cost import MEASURES, ONCE, ZERO, Amounts, Cost, Kind, ModuleCost, NodeCost, OpenAxis
@@ -43,7 +43,7 @@ def count(path: str, file: ModelFile, record: Provenance | None, at: Mapping[str
     for work in propagation.node_works():
         works.setdefault(work.key, []).append(work)
     matching = ParameterMatching(graph, record, model)
-    counting = _Counting(graph, record, matching, works)
+    counting = _Counting(graph, record, matching, works, owners_by_path(record))
     charges = _Charges()
     nodes = tuple(counting.charge_nodes(charges))
     totals = ModuleTotals.of(graph, record, matching)
@@ -58,28 +58,6 @@ def count(path: str, file: ModelFile, record: Provenance | None, at: Mapping[str
         total=charges.whole.amounts(totals.whole),
         notes=(_UNTAGGED,) if record is None else (),
     )
-
-
-def paying_module(
-    graph: Graph, record: Provenance | None, key: str, calls: Sequence[str] = (), weights: Sequence[str] = ()
-) -> ModulePath:
-    """The path of the module that what a node does is charged to.
-
-    calls    keys of the calls of functions that it runs for, from the outside in
-    weights  initializers that it multiplies by
-    """
-    owners = node_owners(record, key, calls)
-    if record is None or not owners:
-        return paying_module(graph, record, calls[-1], calls[:-1]) if calls else None
-    paths = list(dict.fromkeys(owner.path for owner in owners))
-    if len(paths) > 1 and weights:
-        sizes = (math.prod(graph.initializers[name].shape) for name in weights if name in graph.initializers)
-        # A tool that folds a BatchNorm into a Conv scales its weight: the size is still that of the convolution's.
-        size, modules = max(sizes, default=0), record.hierarchy.modules
-        by_path = {path: modules[path].parameters for path in paths if path in modules}
-        holders = [path for path, parameters in by_path.items() if any(tensor.size == size for tensor in parameters)]
-        paths = holders if len(holders) == 1 else paths
-    return paths[0] if len(paths) == 1 else record.hierarchy.common_module(owners)
 
 
 @dataclass
@@ -154,6 +132,8 @@ class _Counting:
     record: Provenance | None
     matching: ParameterMatching
     works: Mapping[str, Sequence[NodeWork]]
+    owners: CallOwners
+    payers: dict[tuple[int, tuple[str, ...]], ModulePath] = field(default_factory=dict)
 
     def charge_nodes(self, charges: _Charges) -> Iterator[NodeCost]:
         """The cost of each node, which is charged to its modules."""
@@ -171,7 +151,33 @@ class _Counting:
             yield self._cost_of(node, sizes, modules[0] if len(set(modules)) == 1 else self._paying(node.key))
 
     def _paying(self, key: str, calls: Sequence[str] = (), weights: Sequence[str] = ()) -> ModulePath:
-        return paying_module(self.graph, self.record, key, calls, weights)
+        """The path of the module that what a node does is charged to.
+
+        calls    keys of the calls of functions that it runs for, from the outside in
+        weights  initializers that it multiplies by
+        """
+        number = self.owners.find_number(key, calls)
+        owners = self.owners.numbered(number)
+        if not owners:
+            return self._paying(calls[-1], calls[:-1]) if calls else None
+        # Of 200,000 calls most are of the same few sets of modules.
+        asked = number, tuple(weights)
+        if asked not in self.payers:
+            self.payers[asked] = self._choose_payer(owners, weights)
+        return self.payers[asked]
+
+    def _choose_payer(self, owners: Sequence[ModuleCall], weights: Sequence[str]) -> ModulePath:
+        assert self.record is not None
+        paths = list(dict.fromkeys(owner.path for owner in owners))
+        if len(paths) > 1 and weights:
+            initializers, modules = self.graph.initializers, self.record.hierarchy.modules
+            sizes = (math.prod(initializers[name].shape) for name in weights if name in initializers)
+            # A tool that folds a BatchNorm into a Conv scales its weight: the size is still that of the convolution's.
+            size = max(sizes, default=0)
+            by_path = {path: modules[path].parameters for path in paths if path in modules}
+            holders = [path for path, held in by_path.items() if any(tensor.size == size for tensor in held)]
+            paths = holders if len(holders) == 1 else paths
+        return paths[0] if len(paths) == 1 else self.record.hierarchy.common_module(owners)
 
     def _cost_of(self, node: Node, sizes: Sequence[_Sizes], module: ModulePath) -> NodeCost:
         """One row for each node of the file: what all calls of its function take is added up."""
@@ -187,7 +193,7 @@ class _Counting:
             name=node.name,
             op_type=node.op_type,
             kind=works[0].work.kind if works else Kind.CONTROL,
-            owners=node_owners(self.record, node.key),
+            owners=self.owners.find(node.key),
             module=module,
             flops=_total(size["flops"] for size in sizes),
             other=_total(size["other"] for size in sizes),

@@ -28,8 +28,8 @@ from modelexport.graph.index import (
     value_id,
     walk_nodes,
 )
+from modelexport.graph.parameters import CallOwners
 from modelexport.graph.protos import ONNX_DOMAINS, declared, names_inside, plain_domain, rename_values, with_inner
-from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Evidence, EvidenceKind, Provenance
 from modelexport.transform.fold.working_graph import FreeNames
 
@@ -165,18 +165,11 @@ class _FlatModel:
 
 
 class CallAttributions:
-    """What a node of a function belongs to in one call of it: those of its modules that the call is for.
-
-    Memoized: a small file has 200,000 calls, a hundred deep, with hundreds of modules each, and few sets of modules.
-    """
+    """What a node of a function belongs to in one call of it: those of its modules that the call is for."""
 
     def __init__(self, record: Provenance) -> None:
         self._record = record
-        # Sets of owners by number, and what is left of one in a call that belongs to another.
-        self._sets: list[tuple[ModuleCall, ...]] = []
-        self._numbers: dict[tuple[ModuleCall, ...], int] = {}
-        self._number_of = cache(self._number_key)
-        self._narrow = cache(self._narrow_owners)
+        self._owners = CallOwners(lambda key: record.recorded(key).owners, record.hierarchy.stack, lambda owner: owner)
         self._attribute = cache(self._attribute_owners)
 
     def find(self, key: str, calls: Sequence[str]) -> Attribution:
@@ -184,31 +177,13 @@ class CallAttributions:
         key    of the node in its function
         calls  keys of the calls around it, from the outside in
         """
-        own = self._number_of(key)
-        if not self._sets[own]:
-            around = next((call for call in reversed(calls) if self._sets[self._number_of(call)]), key)
+        if not self._owners.find(key):
+            around = next((call for call in reversed(calls) if self._owners.find(call)), key)
             return self._record.recorded(around)
-        owners = own
-        for call in calls:
-            owners = self._narrow(owners, self._number_of(call))
-        return self._attribute(key, owners)
-
-    def _number_key(self, key: str) -> int:
-        return self._number(self._record.recorded(key).owners)
-
-    def _number(self, owners: tuple[ModuleCall, ...]) -> int:
-        if owners not in self._numbers:
-            self._numbers[owners] = len(self._sets)
-            self._sets.append(owners)
-        return self._numbers[owners]
-
-    def _narrow_owners(self, owners: int, call: int) -> int:
-        around, stack = set(self._sets[call]), self._record.hierarchy.stack
-        fitting = tuple(owner for owner in self._sets[owners] if not around.isdisjoint(stack(owner)))
-        return self._number(fitting) if fitting else owners
+        return self._attribute(key, self._owners.find_number(key, calls))
 
     def _attribute_owners(self, key: str, number: int) -> Attribution:
-        attribution, owners = self._record.recorded(key), self._sets[number]
+        attribution, owners = self._record.recorded(key), self._owners.numbered(number)
         if owners == attribution.owners:
             return attribution
         evidence = (*attribution.evidence, Evidence(EvidenceKind.LINEAGE, "flatten", "one of several calls"))
