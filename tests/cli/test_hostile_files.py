@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from tests.support.children import run_child
@@ -23,6 +24,7 @@ from tests.support.hostile_files import (
     RECORDS,
     Make,
     chained,
+    doubling,
     long_class,
     not_utf8,
     tagged,
@@ -265,18 +267,14 @@ def test_functions_in_any_order(verb: str, tmp_path: Path, good: Path, capsys: p
 
 @pytest.mark.parametrize("verb", ["diff", "cost"])
 def test_calls_of_functions_that_belong_to_many_modules(tmp_path: Path, verb: str) -> None:
-    """Thirty thousand nodes, fifteen calls deep, each of them of hundreds of modules, in a few kilobytes."""
-    proto = chained(15)
-    for number, function in enumerate(proto.functions):
-        for node in list(function.node) if number else ():
-            added = function.node.add()
-            added.CopyFrom(node)
-            node.output[:], added.input[:] = ["between"], ["between"]
-    for call in proto.graph.node:
-        call.name = "layers.0"
-    for number in range(300):
-        part = onnx.helper.make_node("Relu", ["x"], [f"r{number}"], f"/layers.0/part{number}/Relu")
-        proto.graph.node.append(part)
+    """Each call of a function is read as a module: twelve that call the next one twice are thousands, in 2 KB."""
+    proto = doubling(12)
+    proto.graph.node[0].input[:], proto.graph.node[0].output[:] = ["layers.1.fc.weight_packed"], ["layers.1.fc.weight"]
+    for name in ("layers.0.fc.weight", "layers.1.fc.weight_packed"):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((16, 16), np.float32), name))
+    for reader, number, result in (("x", 0, "h"), ("h", 1, "y")):
+        read = [reader, f"layers.{number}.fc.weight"]
+        proto.graph.node.append(onnx.helper.make_node("MatMul", read, [result], f"/layers.{number}/fc/MatMul"))
     onnx.save(proto, tmp_path / "a.onnx")
     began = time.process_time()
     assert run(verb, *[tmp_path / "a.onnx"] * (2 if verb == "diff" else 1)) == 0
