@@ -95,10 +95,11 @@ class ProofCompletion:
         newly_shown |= enclosure.extend(waiting, shareable=shareable, likely=likely)
         by_readers = series.tell_apart(self._graph, said, enclosure.shown)
         apart = {key for key in likely - newly_shown.keys() if self._is_exactly(key, by_readers.get(key, _NOBODY))}
-        enclosure.show(apart)
-        newly_shown |= dict.fromkeys(apart, ShownBy.BESIDE)
-        waiting = [node for node in waiting if node.key not in newly_shown]
-        newly_shown |= enclosure.extend(waiting if apart else (), shareable=shareable, likely=likely)
+        if apart:
+            enclosure.show(apart)
+            newly_shown |= dict.fromkeys(apart, ShownBy.BESIDE)
+            waiting = [node for node in waiting if node.key not in newly_shown]
+            newly_shown |= enclosure.extend(waiting, shareable=shareable, likely=likely)
         judged = (self._refute(node, refuted[node.key]) if node.key in refuted else node for node in self._proof.nodes)
         opened = (_open(node) if node.key in reopened - {*newly_shown} else node for node in judged)
         return AttributionProof(tuple(self._complete_node(node, newly_shown) for node in opened))

@@ -156,7 +156,7 @@ def _call_builder(builder: object, source: str) -> object:
 def _explain_call(error: Exception) -> str:
     """Where it was raised: in the innermost line outside of installed packages. Nowhere, if the call did not fit."""
     frames = list(traceback.extract_tb(error.__traceback__))
-    frames = frames[max(place for place, frame in enumerate(frames) if frame.filename == __file__) + 1 :]
+    frames = frames[max(depth for depth, frame in enumerate(frames) if frame.filename == __file__) + 1 :]
     if not frames:
         return "The callable is called without arguments." if isinstance(error, TypeError) else ""
     own = [frame for frame in frames if not _is_installed(frame.filename)] or frames
