@@ -32,6 +32,7 @@ from modelexport.attribute.anchor_regions import (
 )
 from modelexport.attribute.matched_values import MatchedRun, ValueIndex, claim_bodies_by_value, match_values
 from modelexport.graph.index import Graph, Node
+from modelexport.graph.operators import is_passing, is_rearranging
 from modelexport.graph.related import ValueOverlap, value_overlap
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceKind
@@ -218,11 +219,13 @@ def claim_tables_by_value(matched: MatchedRun, strategy: str) -> dict[str, Claim
     """Claims for nodes that make tables from sizes alone, if one call issued such a table in this shape.
 
     Shape (?) ─► Gather (?) ─► Range (?) ─► Sub (?) ─► MatMul (layer.0)      Sub makes 49 numbers that `encoder` made
+
+    Who casts a table, or looks at it in another shape, may be any that is given it.
     """
     evidence = Evidence(EvidenceKind.VALUE, matched.trace.source, "from sizes")
     claims: dict[str, Claim] = {}
     for node in matched.nodes:
-        if node.key not in matched.graph.tables:
+        if node.key not in matched.graph.tables or is_passing(node) or is_rearranging(node):
             continue
         made = [name for name in node.outputs if name in matched.matches and matched.is_long(name)]
         calls = matched.calls(op_index for name in made for op_index in matched.makers(name))

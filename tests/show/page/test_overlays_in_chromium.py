@@ -78,11 +78,11 @@ def test_a_difference_colours_modules_and_leads_to_them(reader: Reader, tmp_path
 
 
 def test_what_an_overlay_says_is_never_markup(reader: Reader, tmp_path: Path) -> None:
-    markup = "</script><img src=x onerror=window.hacked=1>\u202e\ud800"
+    markup = "</script><img src=x onerror=window.hacked=1>\u202e"
     overlay = json.loads(profile_text()) | {"notes": [markup], "file": f"x/{markup}", "optimization": markup}
     (tmp_path / "profile.json").write_text(json.dumps(overlay))
     page = reader.open(mx.view(SmallFile().write(tmp_path / "small.onnx"), overlays=[tmp_path / "profile.json"]).path)
-    expect(page.locator("#notes")).to_contain_text("<img src=x onerror=window.hacked=1>\\u202e\\ud800")
+    expect(page.locator("#notes")).to_contain_text("<img src=x onerror=window.hacked=1>\\u202e")
     assert page.evaluate("window.hacked") is None
     assert page.locator("img").count() == 0
     assert drawn_texts(page, "#map")
