@@ -156,8 +156,8 @@ class MatchedRun:
         return name in self.prints and self.prints[name].distinctive
 
     def is_long(self, name: str) -> bool:
-        """Whether a named value has more numbers than the sizes, axes and shapes that are equal by chance."""
-        return size_of(self.prints[name]) >= _MANY
+        """Whether a named value has more numbers than the sizes, axes, shapes and masks that are equal by chance."""
+        return self.prints[name].kind != "bool" and size_of(self.prints[name]) >= _MANY
 
     @cached_property
     def _weight_uses(self) -> Mapping[int, tuple[int, ...]]:
