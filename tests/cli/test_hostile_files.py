@@ -281,6 +281,14 @@ def test_calls_of_functions_that_belong_to_many_modules(tmp_path: Path, verb: st
     assert time.process_time() - began < SECONDS
 
 
+@pytest.mark.parametrize("verb", ["cost", "diff"])
+def test_a_version_of_operators_that_32_bits_do_not_hold(tmp_path: Path, verb: str) -> None:
+    proto = chained(2)
+    proto.opset_import[0].version = 2**40
+    onnx.save(proto, tmp_path / "a.onnx")
+    assert run(verb, *[tmp_path / "a.onnx"] * (2 if verb == "diff" else 1)) == 0
+
+
 def test_arrays_whose_header_lies(tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
     header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000000)}".ljust(117) + "\n"
     with zipfile.ZipFile(tmp_path / "lie.npz", "w") as archive:

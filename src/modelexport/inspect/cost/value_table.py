@@ -43,6 +43,7 @@ from modelexport.record.polynomial import Polynomial, Size
 
 Partial = tuple[Size | None, ...]
 _INT64 = onnx.TensorProto.INT64
+_LARGEST_VERSION = 2**31 - 1
 
 
 def infer_outputs(op: OperatorCall, node: onnx.NodeProto) -> list[tuple[int, Partial | None]]:
@@ -66,7 +67,8 @@ def infer_outputs(op: OperatorCall, node: onnx.NodeProto) -> list[tuple[int, Par
 def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
     """The newest that is not newer than the opset; None for operators of runtimes and of users."""
     try:
-        return onnx.defs.get_schema(op_type, opset, domain)
+        # Files state any number, and ONNX takes those of 32 bits.
+        return onnx.defs.get_schema(op_type, min(max(opset, 0), _LARGEST_VERSION), domain)
     except onnx.defs.SchemaError:
         return None
 
