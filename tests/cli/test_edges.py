@@ -185,6 +185,7 @@ def test_a_terminated_run_unwinds_and_says_so_by_its_exit_code(tmp_path: Path) -
     assert (ran.returncode, ran.stdout) == (143, "cleaned up\n")
 
 
+@pytest.mark.slow
 def test_code_of_a_model_that_ends_the_program_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
