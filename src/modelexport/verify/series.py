@@ -181,11 +181,10 @@ class RunSeries:
         shown  the owners of those that are
         """
         left = {key: evidence.labels for key, evidence in said.items() if evidence.labels}
-        for node in reversed(graph.running_order):
-            for reader in graph.successors(node) if len(left.get(node.key, ())) > 1 else ():
-                read = (
-                    self._labels_of(reader, shown.get(reader.key, ())) if reader.key not in left else left[reader.key]
-                )
+        ambiguous = [node for node in graph.running_order if len(left.get(node.key, ())) > 1]
+        for node in reversed(ambiguous):  # what reads a node is decided before it
+            for reader in graph.successors(node):
+                read = left.get(reader.key) or self._labels_of(reader, shown.get(reader.key, ()))
                 fitting = left[node.key] & set().union(*map(self._runs[0].made_of, read))
                 left[node.key] = fitting or left[node.key]
         return {key: frozenset(label.call for label in labels) for key, labels in left.items()}
