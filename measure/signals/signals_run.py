@@ -9,6 +9,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+import torch
 from rich.console import Console
 
 from measure.catalogue import NotRunnable, Options
@@ -47,6 +48,8 @@ def run_measure(options: Options) -> int:
     """1 if a trial left what it must not."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     warnings.simplefilter("ignore")
+    # A forked child has none of its parent's threads, and would wait for torch's forever.
+    torch.set_num_threads(1)
     scenes = list_scenes(FOLDER / "store")
     if unknown := sorted(set(options.rows) - {scene.verb for scene in scenes}):
         raise NotRunnable(f"no such verb: {', '.join(unknown)}")

@@ -127,6 +127,31 @@ def test_truth_values_sizes_and_constants_are_shown(masked_file: Path) -> None:
     assert (greater.verdict, greater.shown_by) == (Verdict.PROVED, ShownBy.SERIES)
 
 
+class Boxes(nn.Module):
+    """Widths index a table: numbers of a box in another order are none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widths, self.last = nn.Embedding(10, 4), nn.Linear(4, 4)
+
+    def forward(self, boxes: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        left, right = boxes.unbind(-1)
+        hidden = (mask == 0).unsqueeze(-1).expand(-1, -1, 4)
+        return self.last(torch.where(hidden, 0.0, self.widths(right - left)))
+
+
+def test_inputs_that_are_refused_are_tried_in_another_order(tmp_path: Path) -> None:
+    boxes = (
+        torch.arange(12).reshape(2, 6, 1) * 10 + torch.tensor([0, 1]) + torch.arange(6)[:, None] * torch.tensor([0, 1])
+    )
+    given = {"boxes": boxes, "mask": torch.ones(2, 6, dtype=torch.int64)}
+    model = Boxes().eval()
+    mx.export(model, tmp_path / "boxes.onnx", inputs=given, exporter="torchscript", no_check=True)
+    found = mx.verify(tmp_path / "boxes.onnx", model, inputs=given)
+    assert found.proof is not None
+    assert not [node for node in found.proof.nodes if not node.is_shown]
+
+
 def test_a_wrong_weight_is_said_first_and_its_module_named(file: Path, tmp_path: Path) -> None:
     wrong = changed(file, tmp_path / "wrong.onnx", scaled("last.weight", 1.1))
     found = mx.verify(wrong, chain(), inputs=X)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support import building  # noqa: F401 - loads the profile
 from torch import Tensor
 
-from modelexport.capture.arguments import CallArguments, resample_inputs
+from modelexport.capture.arguments import CallArguments, reorder_inputs, resample_inputs
 
 
 def again(tensor: Tensor, seed: int = 1) -> Tensor:
@@ -109,3 +109,13 @@ def test_several_axes_and_no_others_get_another_size() -> None:
     found = CallArguments({"x": torch.ones(4, 6), "y": torch.ones(4)}).with_sizes({"x": {0: 2, 1: 3}})
     assert found is not None
     assert [tuple(tensor.shape) for tensor in found.tensors.values()] == [(2, 3), (4,)]
+
+
+def test_positions_are_reordered_whole_and_what_belongs_together_stays_together() -> None:
+    ids = torch.arange(14).reshape(2, 7)
+    boxes = torch.stack([ids, ids + 100, ids + 200], dim=-1)
+    found = reorder_inputs(CallArguments({"ids": ids, "boxes": boxes, "scale": torch.tensor(3.0)}), 1).tensors
+    assert not torch.equal(found["ids"], ids)
+    assert torch.equal(found["ids"].sort(dim=1).values, ids)
+    assert torch.equal(found["boxes"][..., 2] - 200, found["ids"])
+    assert found["scale"] == 3

@@ -93,18 +93,17 @@ def _run_again(file: TaggedFile, run: TracedRun, seed: int, wanted: Collection[s
 
 
 def _other_arguments(file: TaggedFile, run: TracedRun, seed: int) -> Iterator[CallArguments]:
-    from modelexport.capture.arguments import resample_inputs
+    from modelexport.capture.arguments import reorder_inputs, resample_inputs
     from modelexport.capture.onnxruntime.session import assign_inputs
 
     assigned = assign_inputs(file.proto, run.arguments.arrays)
-    for number in range(1, _MOST_FURTHER + 1):
-        resized = run.arguments.with_sizes(_other_sizes(file, assigned, run.arguments, number))
-        if resized is not None:
-            other = resample_inputs(resized, seed + number)
-            yield other.with_mask(set(assigned.values())) or other
-    for number in range(1, _MOST_FURTHER + 1):
-        other = resample_inputs(run.arguments, seed + number)
-        yield other.with_mask(set(assigned.values())) or other
+    numbers = range(1, _MOST_FURTHER + 1)
+    resized = [run.arguments.with_sizes(_other_sizes(file, assigned, run.arguments, number)) for number in numbers]
+    for sized in ([sized for sized in resized if sized is not None], [run.arguments] * _MOST_FURTHER):
+        for change in (resample_inputs, reorder_inputs):
+            for number, arguments in enumerate(sized, start=1):
+                other = change(arguments, seed + number)
+                yield other.with_mask(set(assigned.values())) or other
 
 
 def _other_sizes(

@@ -274,6 +274,23 @@ def resample_inputs(arguments: CallArguments, seed: int) -> CallArguments:
     return arguments.with_tensors({name: _resample(tensor, generator) for name, tensor in arguments.tensors.items()})
 
 
+def reorder_inputs(arguments: CallArguments, seed: int) -> CallArguments:
+    """Further inputs of the given ones: their positions in another order.
+
+    A model may refuse numbers that it takes elsewhere: a box has its left edge first, a patch its row. Along the second
+    axis, or the only one, each position stays whole, and what has one length keeps one order: a token and its box.
+    """
+    return arguments.with_tensors({name: _reorder(tensor, seed) for name, tensor in arguments.tensors.items()})
+
+
+def _reorder(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    axis = min(1, tensor.dim() - 1)
+    if axis < 0:
+        return tensor
+    order = torch.randperm(tensor.shape[axis], generator=torch.Generator().manual_seed(seed))
+    return tensor.index_select(axis, order.to(tensor.device))
+
+
 def _resample(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if tensor.is_floating_point():
         return _resample_floats(tensor.detach().double().cpu(), generator).to(tensor.dtype).to(tensor.device)
