@@ -10,6 +10,7 @@ traced, too.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -99,11 +100,11 @@ def _other_arguments(file: TaggedFile, run: TracedRun, seed: int) -> Iterator[Ca
     assigned = assign_inputs(file.proto, run.arguments.arrays)
     numbers = range(1, _MOST_FURTHER + 1)
     resized = [run.arguments.with_sizes(_other_sizes(file, assigned, run.arguments, number)) for number in numbers]
-    for sized in ([sized for sized in resized if sized is not None], [run.arguments] * _MOST_FURTHER):
-        for change in (resample_inputs, reorder_inputs):
-            for number, arguments in enumerate(sized, start=1):
-                other = change(arguments, seed + number)
-                yield other.with_mask(set(assigned.values())) or other
+    sizes = ([sized for sized in resized if sized is not None], [run.arguments] * _MOST_FURTHER)
+    for change, sized in itertools.product((resample_inputs, reorder_inputs), sizes):
+        for number, arguments in enumerate(sized, start=1):
+            other = change(arguments, seed + number)
+            yield other.with_mask(set(assigned.values())) or other
 
 
 def _other_sizes(
