@@ -144,10 +144,10 @@ class Links:
             link = self.by_node.get(reader.key)
             for key in link.sources[:_VOTERS] if link is not None else ():
                 for index, value in enumerate(self.before.graph.by_key[key].inputs):
-                    producer = self.before.graph.producers.get(value)
-                    if producer is not None and producer.key in candidates:
+                    maker = self._find_maker(value, candidates)
+                    if maker is not None:
                         # The input counts: MatMul(q, k) reads two Transposes that may be congruent.
-                        votes[producer.key] += 1 + (index in indices)
+                        votes[maker] += 1 + (index in indices)
         # A node in a body comes from one in a body.
         alike = {key: votes[key] for key in votes if bool(candidates[key].graph) == bool(node.graph)} or votes
         best = [key for key, count in alike.items() if count == max(alike.values())]
@@ -161,6 +161,20 @@ class Links:
                 waiting += [(following, steps + 1) for following in self.after.graph.successors(reader)]
             else:
                 yield reader
+
+    def _find_maker(self, value: str, candidates: Mapping[str, Node]) -> str | None:
+        """Which of some nodes before made a value, be it behind a cast that is gone now.
+
+        before    s ──► Div ──► Cast ──► Slice          after    s ──► Div ──► Slice
+        """
+        for _ in range(_VOTERS):
+            producer = self.before.graph.producers.get(value)
+            if producer is None or producer.key in candidates:
+                return None if producer is None else producer.key
+            if not is_passing(producer):
+                break
+            value = producer.inputs[0]
+        return None
 
     def is_lost(self, class_before: int) -> bool:
         """Whether a constant that is no mere number is in the graph before alone."""

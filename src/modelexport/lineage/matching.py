@@ -87,6 +87,26 @@ class Matching:
             if node.key not in self.matches and node.key not in self.works:
                 self._match_by_later_result(node)
 
+    def merge_above_constants(self) -> None:
+        """What is computed from constants alone now may have been several values; then so may what it is made from.
+
+        before    x ──► Shape ──► Squeeze ──► Concat(-1) ──► a          after    Squeeze(8) ──► Concat(-1) ──► a
+                  y ──► Shape ──► Squeeze ──► Concat(-1) ──► b                   Squeeze(8) ──► Concat(-1) ──► b
+
+        Both Concats after are congruent: their value is a, and b as well. Then the Squeezes are those of both.
+        """
+        for node in reversed(self.after.nodes):
+            result = self.after.result(node)
+            if result not in self.after.foldable:
+                continue
+            for class_before in list(self.anchors.merged.get(result, ())):
+                origin = self.before.producers.get(class_before)
+                if origin is None or (origin.op_type, origin.attributes) != (node.op_type, node.attributes):
+                    continue
+                for read, origin_read in zip(self.after.inputs(node), self.before.inputs(origin), strict=False):
+                    if read in self.after.foldable:
+                        self.anchor(read, origin_read)
+
     def add_work(self, node: Node, origin: Node) -> None:
         """Note that a node does the work of another, which something else than values told."""
         if node.key in self.matches or self.anchors.agreement(node, origin) is None:

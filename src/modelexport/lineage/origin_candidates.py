@@ -67,7 +67,7 @@ class Candidates:
         (rating, origin), others = ranked[0], ranked[1:]
         only = not others and self._is_only_reader(node, origin)
         is_tie = bool(others) and others[0][0] == rating
-        return origin if not is_tie and (only or self._is_enough(node, rating.agreeing)) else None
+        return origin if not is_tie and (only or self._is_enough(node, origin, rating.agreeing)) else None
 
     def readers_by_weight(self, node: Node, class_after: int) -> Sequence[Node]:
         """The nodes before that read a weight of a node: those at its place in the dataflow, else all."""
@@ -108,12 +108,22 @@ class Candidates:
         producer = self._before.producers.get(known)
         return producer is None or family(producer.op_type) == family(node.op_type)
 
-    def _is_enough(self, node: Node, agreeing: int) -> bool:
+    def _is_enough(self, node: Node, origin: Node, agreeing: int) -> bool:
         read = [class_id for class_id in self._after.inputs(node) if class_id != NO_CLASS]
         if agreeing > 1 or any(map(self._operands.is_distinctive, read)):
             return True
         data = [class_id for class_id in read if class_id not in self._after.constants]
-        return bool(data) and all(class_id in self._anchors for class_id in data)
+        known = bool(data) and all(class_id in self._anchors for class_id in data)
+        return known and not self._reads_other_constants(node, origin)
+
+    def _reads_other_constants(self, node: Node, origin: Node) -> bool:
+        """Whether a node reads what is computed from constants alone, and known to be what another node read elsewhere.
+
+        It may be that one's value as well, but that takes a sign: it is computed from other constants, for all we know.
+        """
+        inputs = zip(self._after.inputs(node), self._before.inputs(origin), strict=False)
+        folded = [(read, was_read) for read, was_read in inputs if read in self._after.foldable]
+        return any(not self._anchors.is_like(self._anchors.get(read), (was_read,)) for read, was_read in folded)
 
     def _is_only_reader(self, node: Node, origin: Node) -> bool:
         known = [(class_after, self._anchors.get(class_after)) for class_after in self._after.data_inputs(node)]
