@@ -114,6 +114,7 @@ def match_graphs(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches
     matching.merge_above_constants()
     FusedWorks(matching).anchor_results()
     align_regions(matching)
+    matching.merge_above_constants()  # more is matched by now
     return matching
 
 

@@ -75,7 +75,7 @@ class Candidates:
 
     def _find(self, node: Node) -> list[Node]:
         """Nodes of the same kind before that read one of the same values: the one of these that fewest read."""
-        known = [each for each in self._after.inputs(node) if each in self._anchors]
+        known = [each for each in self._after.inputs(node) if each in self._anchors and self._tells(node, each)]
         lists = [self._anchors.readers_before(class_id) for class_id in known]
         crowds = sorted((crowd for crowd in lists if len(crowd) <= CROWD), key=len)
         kind = family(node.op_type)
@@ -93,10 +93,28 @@ class Candidates:
 
     def _rate(self, node: Node, candidates: Iterable[Node]) -> Iterator[tuple[Rating, Node]]:
         for origin in candidates:
-            agreeing = self._anchors.agreement(node, origin)
+            agreeing = self._count_agreeing(node, origin)
             if agreeing and not self._makes_something_else(node, origin):
                 is_free = origin.key not in self._matched_origins
                 yield Rating(agreeing, origin.attributes == node.attributes, is_free), origin
+
+    def _count_agreeing(self, node: Node, origin: Node) -> int:
+        """How many inputs say that two nodes are the same; 0 if another one says that they are not."""
+        vague = {self._anchors.get(each) for each in self._after.inputs(node) if not self._tells(node, each)}
+        shared = sum(class_before in vague for class_before in self._before.inputs(origin) if class_before != NO_CLASS)
+        return max(0, (self._anchors.agreement(node, origin) or 0) - shared)
+
+    def _tells(self, node: Node, class_after: int) -> bool:
+        """Whether a value that a node reads tells it from others. What is a constant now may have been several values:
+
+        before    x ──► Shape ──► Div ──► a          after    x, Div(8, 2) ──► Slice          Slice may be that of x
+                  x, a ──► Slice                              y, Div(8, 2) ──► Slice          or of y, until x is known
+                  y ──► Shape ──► Div ──► b
+                  y, b ──► Slice
+        """
+        if class_after not in self._after.foldable or self._after.result(node) in self._after.foldable:
+            return True
+        return self._anchors.get(class_after) in self._before.foldable
 
     def _makes_something_else(self, node: Node, origin: Node) -> bool:
         """Whether a node is known to make what another node of the same kind made."""
