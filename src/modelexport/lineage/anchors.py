@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import combinations, permutations
 
 from modelexport.graph.index import Node
-from modelexport.graph.operators import family, is_commutative, is_linear, is_rearranging, is_view
+from modelexport.graph.operators import SAME_SHAPE, family, is_commutative, is_linear, is_rearranging, is_view
 from modelexport.graph.protos import plain_domain
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 
@@ -203,7 +203,7 @@ def pair_inputs(node: Node, origin: Node, anchors: Anchors, find_work: FindWork)
     elif node.op_type == origin.op_type:
         for class_after, class_before in zip(anchors.after.inputs(node), anchors.before.inputs(origin), strict=False):
             if class_before not in anchors.before.constants:
-                yield _pair_views(class_after, class_before, anchors)
+                yield _pair_above_views(node, class_after, class_before, anchors)
     elif len(read) >= len(origin_read):
         # Another operator of the same family: data comes first in all of them, and in the same order.
         reads_more = len(read) > len(origin_read)
@@ -212,6 +212,25 @@ def pair_inputs(node: Node, origin: Node, anchors: Anchors, find_work: FindWork)
             if not (reads_more and len(anchors.before.content_above(class_before)) > 1):
                 yield from _pair_like_inputs(node, class_after, class_before, anchors)
         yield from _pair_above_joints(node, origin_read, anchors, find_work) if reads_more else ()
+
+
+def _pair_above_views(node: Node, class_after: int, class_before: int, anchors: Anchors) -> InputPair:
+    """The same input of two nodes. Of a view of a view, a tool leaves the last one alone:
+
+    before    x ──► Mul ──► m ──► Reshape ──► v ──► Reshape ──► w          after    x ──► Mul ──► z ──► Reshape ──► w
+
+    What it reads now is what the first one read, unless a view may be in the operator that makes it (Attention).
+    """
+    producer, views = anchors.after.producers.get(class_after), list[Node]()
+    above = class_before
+    while is_view(node) and above in anchors.before.producers and is_view(anchors.before.producers[above]):
+        views.append(anchors.before.producers[above])
+        above = anchors.before.inputs(views[-1])[0]
+    maker = anchors.before.producers.get(above)
+    if not views or producer is None or maker is None or is_view(producer):
+        return _pair_views(class_after, class_before, anchors)
+    keeps_shape = family(producer.op_type) == family(maker.op_type) or producer.operator in SAME_SHAPE
+    return InputPair(class_after, above, tuple(views)) if keeps_shape else InputPair(class_after, class_before)
 
 
 def _pair_views(class_after: int, class_before: int, anchors: Anchors) -> InputPair:
