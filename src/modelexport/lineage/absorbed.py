@@ -254,7 +254,9 @@ class BypassedLinker(NodeLinker):
                     done = self._sources_above(class_after)
                     between = self._before.nodes_joining(known, class_before)
                     gone = [source for source in between if not is_view(source) and source.key not in done]
-                    self._links.add_sources(node, gone)
+                    # What moves numbers does no work on them: it was a product with one, or somebody else's.
+                    computes = not is_rearranging(node)
+                    self._links.add_sources(node, [source for source in gone if computes or is_rearranging(source)])
 
     def _sources_above(self, class_after: int) -> set[str]:
         """What the nodes do that make a value, or quantize it."""
