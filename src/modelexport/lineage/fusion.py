@@ -111,7 +111,8 @@ class FusedWorks:
                 return end
             following = absorbed or readers
             if len(following) != 1:
-                return end if sure and node.op_type == origin.op_type else NO_CLASS  # it cannot have taken in both
+                # A node that does the same kind of work cannot have taken in both.
+                return end if sure and family(node.op_type) == family(origin.op_type) else NO_CLASS
             if not absorbed and self._is_done_by(direct, following[0]):
                 return end
             rest = set(self._before.data_inputs(following[0])) - {end}
