@@ -22,8 +22,9 @@ from collections.abc import Iterable, Iterator
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
 from modelexport.graph.operators import family, is_commutative, is_product, is_view
-from modelexport.lineage.anchors import Anchors, pair_inputs
+from modelexport.lineage.anchors import Anchors
 from modelexport.lineage.hints import ConstantHints
+from modelexport.lineage.input_pairs import pair_inputs
 from modelexport.lineage.operands import FUSED_STEPS, Operands
 from modelexport.lineage.origin_candidates import Candidates
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
