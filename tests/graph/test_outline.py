@@ -120,9 +120,8 @@ def packed(array: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
 def test_a_weight_in_four_bits_is_known_by_the_numbers_that_it_stands_for() -> None:
     floats, others = (np.random.default_rng(seed).normal(size=(64, 48)).astype(np.float32) for seed in (0, 1))
     stored, scales = packed(floats, 16)
-    attributes = {"N": 48, "K": 64, "bits": 4, "block_size": 16, "domain": "com.microsoft"}
     made = model(
-        node("MatMulNBits", "x packed scales", "y", **attributes),
+        node("MatMulNBits", "x packed scales", "y", N=48, K=64, bits=4, block_size=16, domain="com.microsoft"),
         weights=[numpy_helper.from_array(stored, "packed"), numpy_helper.from_array(scales, "scales")],
     )
     plain = model(
