@@ -10,7 +10,7 @@ cannot have joined, as it does not read them, limit how far that is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from modelexport.graph.index import Node
 from modelexport.graph.operators import family, is_passing, is_rearranging, is_view
@@ -111,7 +111,8 @@ class FusedWorks:
                 return end
             following = absorbed or readers
             if len(following) != 1:
-                return end if sure and node.op_type == origin.op_type else NO_CLASS  # it cannot have taken in both
+                # It cannot have taken in both. A view may have: others of its kind are read at several places.
+                return end if sure and node.op_type == origin.op_type and not is_view(node) else NO_CLASS
             if not absorbed and self._is_done_by(direct, following[0]):
                 return end
             rest = set(self._before.data_inputs(following[0])) - {end}
@@ -138,11 +139,20 @@ class FusedWorks:
         keys = {work.key for work in works}
         inside = {each.key: each for work in works for each in self._before.path_to(work, keys, FUSED_STEPS)}
         made = {class_id for each in inside.values() for class_id in self._before.outputs(each)}
-        read = {class_id for each in inside.values() for class_id in self._before.varying_inputs(each)}
+        read = {class_id for each in inside.values() for class_id in self._before.content_inputs(each)}
         left = read - made - self._known_inputs(node) - self._anchors.classes_still_there()
-        if len(left) == 1 and keys <= inside.keys():
+        if len(left) == 1 and keys <= inside.keys() and not self._is_made_inside(unknown[0], inside):
             self._matching.anchor(unknown[0], left.pop())
             self._matching.propagate()
+
+    def _is_made_inside(self, class_after: int, inside: Collection[str]) -> bool:
+        """Whether some work is begun by who makes a value, and ended by who reads it: nobody had that value before.
+
+        before    x ──► Gemm(w, b) ──► m ──► Add(r) ──► LayerNormalization
+        after     x ──► MatMul(w) ──► ? ──► SkipLayerNormalization(b, r)
+        """
+        maker = self._after.producers.get(class_after)
+        return maker is not None and any(work.key in inside for work in self._matching.known_works(maker))
 
     def _joined_with_known(self, node: Node, work: Node) -> int:
         """What was joined with a value that a node reads, on the way to its work, if it reads more than that did.

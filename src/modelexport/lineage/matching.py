@@ -74,6 +74,9 @@ class Matching:
             self._enqueue(() if producer is None else (producer,))
             self._enqueue(self.after.readers_of(class_after))
 
+    def is_certain(self, class_after: int) -> bool:
+        return class_after in self._certain
+
     def propagate(self) -> None:
         while self._waiting:
             node = self._waiting.popleft()
@@ -113,7 +116,7 @@ class Matching:
             if origin is None:
                 continue
             # If it is certain that two nodes make the same, they must read the same too, whatever was thought.
-            certain = class_after in self._certain and node.attributes == origin.attributes
+            certain = self.is_certain(class_after) and node.attributes == origin.attributes
             agree = self.anchors.agreement(node, origin) is not None
             if not (agree or (certain and self.anchors.is_same_work(node, origin, folded=True))):
                 continue

@@ -165,7 +165,18 @@ class ReplacedRegions:
         computes = node.key in self._after.graph.computed
         alike = tuple(source for source in gone if (source.key in self._before.graph.computed) == computes)
         region = alike or (gone if computes or work is not None else ())
-        return region if work is None else self._divide(node, work, region)
+        region = region if work is None else self._divide(node, work, region)
+        return region if is_rearranging(node) else self._without_border_views(node, region)
+
+    def _without_border_views(self, node: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
+        """A region without views that were dropped. If it is certain what a node makes, it makes that in its shape,
+        unless it is what a view made as well."""
+        result = self._after.result(node)
+        equal = (self._before.producers.get(class_id) for class_id in self._anchors.merged.get(result, ()))
+        is_viewed = any(producer is not None and is_view(producer) for producer in equal)
+        if is_viewed or not self._matching.is_certain(result):
+            return self._before.drop_last_views(region, is_viewed=is_viewed)
+        return region
 
     def _divide(self, node: Node, work: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
         """What a node has replaced that is known to do some work, of all that it may have."""
