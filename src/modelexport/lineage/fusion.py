@@ -115,6 +115,8 @@ class FusedWorks:
                 return end if sure and node.op_type == origin.op_type and not is_view(node) else NO_CLASS
             if not absorbed and self._is_done_by(direct, following[0]):
                 return end
+            if following[0].operator == "Transpose" and self._is_left_below(following[0], direct):
+                return end if sure else NO_CLASS
             rest = set(self._before.data_inputs(following[0])) - {end}
             if not self._may_read(node, rest):  # it cannot have joined values that it does not read
                 return end if sure and any(rest <= self._known_inputs(reader) for reader in direct) else NO_CLASS
@@ -144,6 +146,21 @@ class FusedWorks:
         if len(left) == 1 and keys <= inside.keys() and not self._is_made_inside(unknown[0], inside):
             self._matching.anchor(unknown[0], left.pop())
             self._matching.propagate()
+
+    def _is_left_below(self, origin: Node, readers: Sequence[Node]) -> bool:
+        """Whether a transposition is still done behind others that some nodes are, or behind these: tools move it there.
+
+        before    x ──► MatMul ──► m ──► Transpose ──► Split ──► a, b
+        after     x ──► MatMul ──► ? ──► Split ──► … ──► Transpose ──► a          ? is m
+        """
+        kind = origin.op_type, origin.attributes
+        below = list(readers)
+        for _ in range(FUSED_STEPS):
+            if any((each.op_type, each.attributes) == kind for each in below):
+                return True
+            made = (class_id for each in below for class_id in self._after.outputs(each))
+            below = [reader for class_id in made for reader in self._after.readers_of(class_id)][:CROWD]
+        return False
 
     def _is_made_inside(self, class_after: int, inside: Collection[str]) -> bool:
         """Whether some work is begun by who makes a value, and ended by who reads it: nobody had that value before.

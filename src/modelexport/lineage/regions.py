@@ -101,8 +101,20 @@ class ReplacedRegions:
     def _keep_possible(self, pairs: Iterable[tuple[Node, Node]], exits: frozenset[int]) -> Iterator[tuple[Node, Node]]:
         order = self._region_order(exits)
         for node, origin in pairs:
-            if origin.key in order.possible_keys(node):
+            if origin.key in order.possible_keys(node) and not (is_rearranging(node) and self._is_moved(node, origin)):
                 yield node, origin
+
+    def _is_moved(self, node: Node, origin: Node) -> bool:
+        """Whether a node rearranges something else than another one did: what came behind that, say.
+
+        before    x ──► MatMul ──► m ──► Transpose ──► Split ──► a, b
+        after     x ──► MatMul ──► m ──► Split ──► ?, ? ──► Transpose ──► a          ? is not m
+        """
+        made = self._anchors.get(self._after.result(node))
+        read, read_before = self._after.content_inputs(node), self._before.content_inputs(origin)
+        is_there = not self._still_there.isdisjoint(read_before)
+        known = {self._anchors.get(class_id) for class_id in read}
+        return made not in (NO_CLASS, self._before.result(origin)) or (is_there and known.isdisjoint(read_before))
 
     def _pair_only_ones(self, nodes: Sequence[Node], exits: frozenset[int]) -> Iterator[tuple[Node, Node]]:
         """Nodes with the only one before of their kind that they can have replaced, if nobody else can have."""
