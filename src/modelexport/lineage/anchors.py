@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import combinations, permutations
 
 from modelexport.graph.index import Node
-from modelexport.graph.operators import family, is_commutative, is_linear, is_rearranging, is_view
+from modelexport.graph.operators import family, is_commutative, is_linear, is_moving, is_rearranging, is_view
 from modelexport.graph.protos import plain_domain
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 
@@ -397,8 +397,9 @@ def _find_above(class_after: int, producer: Node, class_before: int, anchors: An
         if _may_be_same(producer, origin, anchors) and anchors.agreement(producer, origin) is not None:
             return InputPair(class_after, class_before, tuple(skipped))
         content = anchors.before.content_inputs(origin)
-        # A view or transposition can be put anywhere: that there is another further up says nothing.
-        if len(content) != 1 or (is_rearranging(producer) and not is_rearranging(origin)):
+        # A view can be put anywhere, and a transposition behind what cuts or pads: another further up says nothing.
+        anywhere = is_view(producer) or (is_rearranging(producer) and (is_moving(origin) or len(origin.outputs) > 1))
+        if len(content) != 1 or (anywhere and not is_rearranging(origin)):
             return None
         skipped.append(origin)
         class_before = content[0]
