@@ -199,6 +199,9 @@ class ReplacedRegions:
     def _divide(self, node: Node, work: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
         """What a node has replaced that is known to do some work, of all that it may have."""
         if self._after.result(node) in self._anchors:
+            # A view was found by what it reads, and there may be others of that: what it makes tells which one it is.
+            if region and is_view(work) and work not in self._slice(self._exits[node.key], frozenset()):
+                return region
             if (node.op_type, node.attributes) == (work.op_type, work.attributes):
                 region = tuple(source for source in region if not (is_rearranging(source) or is_moving(source)))
             return region if work in region else (*region, work)
