@@ -351,7 +351,7 @@ class Truth:
                 return set()
             value = maker.inputs[0]
         named, origins = self._name(value), self._possible.get(value, ())
-        if mine is None or not origins:
+        if mine is None or not origins or not tells(mine):
             return {named}
         behind = self._behind(self._before.by_key[named]) if named in self._before.by_key else ()
         rates = {key: self._nearness(key, mine) for key in (named, *(origin.key for origin in origins), *behind)}

@@ -2,21 +2,23 @@
 
 An anchor is a class that is known in both graphs. From it, matching goes on in both directions: the same operator on
 anchored inputs makes an anchored output, and what makes an anchored output by the same operator reads anchored inputs.
-The second direction is `pair_inputs`, which also steps over what a tool has dropped or taken in:
-
-    before    x ──► Mul ──► m ──► MatMul ──► y          after    x ──► FusedMatMul ──► y
-
-    y is anchored; MatMul read m, FusedMatMul reads x: x is anchored to x, and Mul is skipped
+The second direction is in `input_pairs.py`, which also steps over what a tool has dropped or taken in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations, permutations
+from collections.abc import Iterable, Mapping, Sequence
 
 from modelexport.graph.index import Node
-from modelexport.graph.operators import family, is_commutative, is_linear, is_moving, is_rearranging, is_view
+from modelexport.graph.operators import (
+    SAME_SHAPE,
+    family,
+    is_commutative,
+    is_linear,
+    is_moving,
+    is_rearranging,
+    is_view,
+)
 from modelexport.graph.protos import plain_domain
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 
@@ -211,7 +213,7 @@ def pair_inputs(node: Node, origin: Node, anchors: Anchors, find_work: FindWork)
         for class_after, class_before in zip(anchors.after.inputs(node), anchors.before.inputs(origin), strict=False):
             if class_before not in anchors.before.constants:
                 transposed = _pair_transposed(class_after, class_before, anchors) if turned else None
-                yield transposed or _pair_views(class_after, class_before, anchors)
+                yield transposed or _pair_above_views(node, class_after, class_before, anchors)
     elif len(read) >= len(origin_read):
         # Another operator of the same family: data comes first in all of them, and in the same order.
         reads_more = len(read) > len(origin_read)
@@ -234,7 +236,7 @@ def _pair_transposed(class_after: int, class_before: int, anchors: Anchors) -> I
     return InputPair(class_after, anchors.before.inputs(origin)[0], (origin,))
 
 
-def _pair_views(class_after: int, class_before: int, anchors: Anchors) -> InputPair:
+def _pair_above_views(node, class_after: int, class_before: int, anchors: Anchors) -> InputPair:
     """The same input of two nodes. Of two views before, one behind the other, a tool may have left the first alone:
 
     before    x ──► Reshape(sizes of x) ──► v ──► Reshape(constant) ──► w ──► MatMul      others read v
@@ -356,7 +358,7 @@ def _pair_like_inputs(reader: Node, class_after: int, class_before: int, anchors
     """Two values that different operators read: one of these may do what the other's neighbours did."""
     producer, origin = anchors.after.producers.get(class_after), anchors.before.producers.get(class_before)
     same = None if producer is None else _find_above(class_after, producer, class_before, anchors)
-    views = _pair_views(class_after, class_before, anchors)
+    views = _pair_above_views(node, class_after, class_before, anchors)
     if producer is None or origin is None or views.skipped:
         yield views
     elif same is not None:

@@ -111,8 +111,9 @@ class FusedWorks:
                 return end
             following = absorbed or readers
             if len(following) != 1:
-                # It cannot have taken in both. A view may have: others of its kind are read at several places.
-                return end if sure and node.op_type == origin.op_type and not is_view(node) else NO_CLASS
+                # A node that does the same kind of work cannot have taken in both. Views are read at several places.
+                same_kind = family(node.op_type) == family(origin.op_type) and not is_view(node)
+                return end if sure and same_kind else NO_CLASS
             if not absorbed and self._is_done_by(direct, following[0]):
                 return end
             if following[0].operator == "Transpose" and self._is_left_below(following[0], direct):

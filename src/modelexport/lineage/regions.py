@@ -121,15 +121,20 @@ class ReplacedRegions:
         possible: dict[str, list[Node]] = {}
         rivals: dict[str, list[Node]] = {}
         for node in nodes:
-            # A view may be put anywhere.
-            keys = self._region_order(exits).possible_keys(node) if not is_view(node) else ()
+            keys = self._region_order(exits).possible_keys(node)
             sources = [self._before.graph.by_key[key] for key in keys if key not in self._done]
-            possible[node.key] = [source for source in sources if _are_of_one_kind(source, node)]
+            alike = [source for source in sources if _are_of_one_kind(source, node)]
+            possible[node.key] = [each for each in alike if not is_view(node) or self._has_same_sizes(each, node)]
             for source in possible[node.key]:
                 rivals.setdefault(source.key, []).append(node)
         for node in nodes:
             if len(possible[node.key]) == 1 and len(rivals[possible[node.key][0].key]) == 1:
                 yield node, possible[node.key][0]
+
+    def _has_same_sizes(self, source: Node, node: Node) -> bool:
+        """Whether two views read the same beside their data. One with other sizes may be put anywhere."""
+        sizes, sizes_before = self._after.inputs(node)[1:], self._before.inputs(source)[1:]
+        return bool(sizes) and tuple(map(self._anchors.get, sizes)) == sizes_before
 
     def _region_order(self, exits: frozenset[int]) -> RegionOrder:
         if exits not in self._orders:
