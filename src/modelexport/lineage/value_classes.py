@@ -19,7 +19,15 @@ from itertools import chain
 
 from modelexport.graph.algorithms import ValueNumbers, backward_slice
 from modelexport.graph.index import FLOATS, Graph, Node
-from modelexport.graph.operators import family, is_commutative, is_moving, is_passing, is_random, is_rearranging, is_view
+from modelexport.graph.operators import (
+    family,
+    is_commutative,
+    is_moving,
+    is_passing,
+    is_random,
+    is_rearranging,
+    is_view,
+)
 
 # In the place of an input or output that is left out, or of a class that is not known.
 NO_CLASS = -1
