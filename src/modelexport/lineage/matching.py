@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
 from modelexport.graph.operators import family, is_commutative, is_product, is_view
+from modelexport.graph.protos import plain_domain
 from modelexport.lineage.anchors import Anchors
 from modelexport.lineage.hints import ConstantHints
 from modelexport.lineage.input_pairs import pair_inputs
@@ -131,7 +132,9 @@ class Matching:
         """Note that a node does the work of another, which something else than values told."""
         if node.key in self.matches or self.anchors.agreement(node, origin) is None:
             return
-        if node.op_type == origin.op_type and node.attributes != origin.attributes:
+        # An operator of one name in another domain has attributes of its own.
+        same_operator = (node.op_type, plain_domain(node.domain)) == (origin.op_type, plain_domain(origin.domain))
+        if same_operator and node.attributes != origin.attributes:
             return  # it may do a part of that alone
         if self._is_match(node, origin):
             self._match(node, origin, Confidence.STRONG)
