@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
 from modelexport.graph.operators import is_linear, is_moving, is_rearranging, is_view
+from modelexport.graph.protos import plain_domain
 from modelexport.lineage.links import NodeLinker, match_relation
 from modelexport.lineage.value_classes import NO_CLASS
 from modelexport.record.lineage import Relation
@@ -49,7 +50,8 @@ class MatchLinker(NodeLinker):
     def _without_quantized(self, node: Node, region: Sequence[Node]) -> Sequence[Node]:
         """The region without what a quantizer does that reads the result of a node which is as it was before."""
         work = self._matching.works.get(node.key)
-        if work is None or (work.op_type, work.attributes) != (node.op_type, node.attributes):
+        # Attributes may be written out now, but an activation is in none of them: for that, there are other operators.
+        if work is None or (work.op_type, plain_domain(work.domain)) != (node.op_type, plain_domain(node.domain)):
             return region
         activations = [source for source in region if source is not work and self._links.is_activation(source)]
         if not self._links.link_quantizers(self._after.result(node), activations):

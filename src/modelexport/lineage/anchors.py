@@ -142,9 +142,15 @@ class Anchors:
         return True
 
     def _contradict(self, class_after: int, class_before: int) -> bool:
-        """Whether two values at the same input cannot be the same: a constant may stand for what was computed."""
+        """Whether two values at the same input cannot be the same: a constant may stand for what was computed, but
+        what differs from run to run stands for no constant.
+
+        before    x ──► Mul(0.5) ──► y          after    x ──► Mul(x) ──► z          z is not y
+        """
         fixed_after = class_after in self.after.constants
         fixed_before = class_before in self.before.constants
+        if fixed_before and not fixed_after and class_after not in self.after.foldable:
+            return True
         # What is computed from constants now may have been several values: sizes of different tensors.
         if class_after in self.after.foldable and class_before not in self.before.foldable and not fixed_before:
             return False

@@ -21,6 +21,7 @@ from modelexport.graph.operators import (
     family,
     is_commutative,
     is_linear,
+    is_moving,
     is_rearranging,
     is_view,
 )
@@ -79,9 +80,11 @@ def _pair_all(node: Node, origin: Node, anchors: Anchors, find_work: FindWork) -
         else:
             yield from _pair_bypassed(read, origin_read, anchors)
     elif node.op_type == origin.op_type:
+        turned = node.attributes != origin.attributes and len(node.inputs) == len(origin.inputs)
         for class_after, class_before in zip(anchors.after.inputs(node), anchors.before.inputs(origin), strict=False):
             if class_before not in anchors.before.constants:
-                yield _pair_above_views(node, class_after, class_before, anchors)
+                transposed = _pair_transposed(class_after, class_before, anchors) if turned else None
+                yield transposed or _pair_above_views(node, class_after, class_before, anchors)
     elif len(read) >= len(origin_read):
         # Another operator of the same family: data comes first in all of them, and in the same order.
         reads_more = len(read) > len(origin_read)
@@ -90,6 +93,18 @@ def _pair_all(node: Node, origin: Node, anchors: Anchors, find_work: FindWork) -
             if not (reads_more and len(anchors.before.content_above(class_before)) > 1):
                 yield from _pair_like_inputs(node, class_after, class_before, anchors)
         yield from _pair_above_joints(node, origin_read, anchors, find_work) if reads_more else ()
+
+
+def _pair_transposed(class_after: int, class_before: int, anchors: Anchors) -> InputPair | None:
+    """The same input of two nodes with other attributes. What was transposed may be read along another axis now:
+
+    before    x ──► MatMul ──► m ──► Transpose ──► Split(axis 1) ──► a, b
+    after     x ──► MatMul ──► ? ──► Split(axis 2) ──► …                    ? is m
+    """
+    maker, origin = anchors.after.producers.get(class_after), anchors.before.producers.get(class_before)
+    if origin is None or origin.operator != "Transpose" or (maker is not None and maker.operator == "Transpose"):
+        return None
+    return InputPair(class_after, anchors.before.inputs(origin)[0], (origin,))
 
 
 def _pair_above_views(node: Node, class_after: int, class_before: int, anchors: Anchors) -> InputPair:
@@ -274,8 +289,9 @@ def _find_above(class_after: int, producer: Node, class_before: int, anchors: An
         if _may_be_same(producer, origin, anchors) and anchors.agreement(producer, origin) is not None:
             return InputPair(class_after, class_before, tuple(skipped))
         content = anchors.before.content_inputs(origin)
-        # A view can be put anywhere: that there is another further up says nothing.
-        if len(content) != 1 or (is_view(producer) and not is_rearranging(origin)):
+        # A view can be put anywhere, and a transposition behind what cuts or pads: another further up says nothing.
+        anywhere = is_view(producer) or (is_rearranging(producer) and (is_moving(origin) or len(origin.outputs) > 1))
+        if len(content) != 1 or (anywhere and not is_rearranging(origin)):
             return None
         skipped.append(origin)
         class_before = content[0]

@@ -88,6 +88,10 @@ class Links:
         self.covered: set[str] = set()
         replaced = ReplacedRegions(matching)
         self.regions, self._vague = replaced.sources, replaced.find_vague()
+        # By the key of a node before: how many have replaced it.
+        self._replacing: Counter[str] = Counter()
+        for key, region in self.regions.items():
+            self._replacing.update({source.key: len(matching.after.congruent[key]) for source in region})
         self.handing_on = frozenset(matching.after.pass_through)
         self._still_there = matching.anchors.classes_still_there()
         self.quantizers: dict[int, list[Node]] = {}
@@ -114,10 +118,24 @@ class Links:
             self.add(node, sources, relation, min(link.confidence, Confidence.STRONG))
 
     def add_region(self, nodes: Sequence[Node], region: Sequence[Node]) -> None:
-        sources = [source for origin in region for source in self.before.congruent_nodes(origin)]
         for node in nodes:
+            sources = [source for origin in region for source in self._choose_congruent(node, origin)]
             confidence = Confidence.INFERRED if nodes[0].key in self._vague else Confidence.STRONG
             self.add(node, sources, region_relation(sources), confidence)
+
+    def _choose_congruent(self, node: Node, origin: Node) -> Sequence[Node]:
+        """All nodes congruent to one that was replaced; if as many nodes have replaced these, the one that a name or
+        reader tells.
+
+        before    x ──► Flatten ──► a          after    x ──► Reshape(s) ──► ? ──► Add          Add read a:
+                  x ──► Flatten ──► b                   x ──► Reshape(t) ──► b                  ? is a, and not b
+        """
+        congruent = self.before.congruent_nodes(origin)
+        if len(congruent) == 1 or self._replacing[origin.key] < len(congruent):
+            return congruent
+        candidates = {each.key: each for each in congruent}
+        chosen = self.choose_origin(node, candidates)
+        return congruent if chosen is None else [candidates[chosen]]
 
     def add_introduced(self, node: Node, neighbours: Iterable[Node]) -> None:
         """Link a node without a link to the sources of its neighbours: it is there for them."""

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
 from modelexport.graph.operators import family, is_commutative, is_product, is_view
+from modelexport.graph.protos import plain_domain
 from modelexport.lineage.anchors import Anchors
 from modelexport.lineage.hints import ConstantHints
 from modelexport.lineage.input_pairs import pair_inputs
@@ -74,6 +75,9 @@ class Matching:
             producer = self.after.producers.get(class_after)
             self._enqueue(() if producer is None else (producer,))
             self._enqueue(self.after.readers_of(class_after))
+
+    def is_certain(self, class_after: int) -> bool:
+        return class_after in self._certain
 
     def propagate(self) -> None:
         while self._waiting:
@@ -128,7 +132,9 @@ class Matching:
         """Note that a node does the work of another, which something else than values told."""
         if node.key in self.matches or self.anchors.agreement(node, origin) is None:
             return
-        if node.op_type == origin.op_type and node.attributes != origin.attributes:
+        # An operator of one name in another domain has attributes of its own.
+        same_operator = (node.op_type, plain_domain(node.domain)) == (origin.op_type, plain_domain(origin.domain))
+        if same_operator and node.attributes != origin.attributes:
             return  # it may do a part of that alone
         if self._is_match(node, origin):
             self._match(node, origin, Confidence.STRONG)
@@ -150,7 +156,7 @@ class Matching:
             if origin is None:
                 continue
             # If it is certain that two nodes make the same, they must read the same too, whatever was thought.
-            certain = class_after in self._certain and node.attributes == origin.attributes
+            certain = self.is_certain(class_after) and node.attributes == origin.attributes
             agree = self.anchors.agreement(node, origin) is not None
             if not (agree or (certain and self.anchors.is_same_work(node, origin, folded=True))):
                 continue

@@ -101,8 +101,20 @@ class ReplacedRegions:
     def _keep_possible(self, pairs: Iterable[tuple[Node, Node]], exits: frozenset[int]) -> Iterator[tuple[Node, Node]]:
         order = self._region_order(exits)
         for node, origin in pairs:
-            if origin.key in order.possible_keys(node):
+            if origin.key in order.possible_keys(node) and not (is_rearranging(node) and self._is_moved(node, origin)):
                 yield node, origin
+
+    def _is_moved(self, node: Node, origin: Node) -> bool:
+        """Whether a node rearranges something else than another one did: what came behind that, say.
+
+        before    x ──► MatMul ──► m ──► Transpose ──► Split ──► a, b
+        after     x ──► MatMul ──► m ──► Split ──► ?, ? ──► Transpose ──► a          ? is not m
+        """
+        made = self._anchors.get(self._after.result(node))
+        read, read_before = self._after.content_inputs(node), self._before.content_inputs(origin)
+        is_there = not self._still_there.isdisjoint(read_before)
+        known = {self._anchors.get(class_id) for class_id in read}
+        return made not in (NO_CLASS, self._before.result(origin)) or (is_there and known.isdisjoint(read_before))
 
     def _pair_only_ones(self, nodes: Sequence[Node], exits: frozenset[int]) -> Iterator[tuple[Node, Node]]:
         """Nodes with the only one before of their kind that they can have replaced, if nobody else can have."""
@@ -170,11 +182,31 @@ class ReplacedRegions:
         computes = node.key in self._after.graph.computed
         alike = tuple(source for source in gone if (source.key in self._before.graph.computed) == computes)
         region = alike or (gone if computes or work is not None else ())
-        return region if work is None else self._divide(node, work, region)
+        region = region if work is None else self._divide(node, work, region)
+        region = self._without_folded(node, region)
+        return region if is_rearranging(node) else self._without_border_views(node, region)
+
+    def _without_folded(self, node: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
+        """A region without what is always the same: a constant has replaced that, and no node."""
+        working = tuple(source for source in region if self._before.result(source) not in self._before.foldable)
+        return region if self._after.result(node) in self._after.foldable else working or region
+
+    def _without_border_views(self, node: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
+        """A region without views that were dropped. If it is certain what a node makes, it makes that in its shape,
+        unless it is what a view made as well."""
+        result = self._after.result(node)
+        equal = (self._before.producers.get(class_id) for class_id in self._anchors.merged.get(result, ()))
+        is_viewed = any(producer is not None and is_view(producer) for producer in equal)
+        if is_viewed or not self._matching.is_certain(result):
+            return self._before.drop_last_views(region, is_viewed=is_viewed)
+        return region
 
     def _divide(self, node: Node, work: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
         """What a node has replaced that is known to do some work, of all that it may have."""
         if self._after.result(node) in self._anchors:
+            # A view was found by what it reads, and there may be others of that: what it makes tells which one it is.
+            if region and is_view(work) and work not in self._slice(self._exits[node.key], frozenset()):
+                return region
             if (node.op_type, node.attributes) == (work.op_type, work.attributes):
                 region = tuple(source for source in region if not (is_rearranging(source) or is_moving(source)))
             return region if work in region else (*region, work)
