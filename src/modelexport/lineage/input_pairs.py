@@ -48,10 +48,10 @@ class InputPair:
 def pair_inputs(node: Node, origin: Node, anchors: Anchors, find_work: FindWork) -> Iterator[InputPair]:
     """What two nodes read that do the same work: which value of the one is which of the other."""
     for pair in _pair_all(node, origin, anchors, find_work):
-        yield _step_over_padding(node, pair, anchors)
+        yield _step_over_padding(node, origin, pair, anchors)
 
 
-def _step_over_padding(reader: Node, pair: InputPair, anchors: Anchors) -> InputPair:
+def _step_over_padding(reader: Node, origin: Node, pair: InputPair, anchors: Anchors) -> InputPair:
     """Padding that nobody does any more is done by the operator whose window reads it, or it was none at all.
 
     before    x ──► Clip ──► c ──► Pad ──► p ──► Conv ──► y          after    x ──► Clip ──► c ──► Conv(pads) ──► y
@@ -61,7 +61,9 @@ def _step_over_padding(reader: Node, pair: InputPair, anchors: Anchors) -> Input
     is_there = producer is not None and producer.operator == "Pad"
     if padding is None or padding.operator != "Pad" or is_there or not has_window:
         return pair
-    return InputPair(pair.class_after, anchors.before.inputs(padding)[0], (*pair.skipped, padding))
+    is_same = (reader.op_type, reader.attributes) == (origin.op_type, origin.attributes)
+    skipped = pair.skipped if is_same else (*pair.skipped, padding)
+    return InputPair(pair.class_after, anchors.before.inputs(padding)[0], skipped)
 
 
 def _pair_all(node: Node, origin: Node, anchors: Anchors, find_work: FindWork) -> Iterator[InputPair]:

@@ -10,7 +10,7 @@ import pytest
 from measure.lineage.truth import nearness, tells
 from onnx import TensorProto
 from tests.support.building import node, tree
-from tests.support.tool_cases import DENSE, Case, after_dense, fused_gemm, model, random, tensor, values
+from tests.support.tool_cases import DENSE, SIZE, Case, after_dense, fused_gemm, model, random, tensor, values
 
 from modelexport.record.hierarchy import ModuleCall
 
@@ -210,6 +210,14 @@ class TestValues:
         origin = case.truth(h2=values(DENSE)["h1"]).origin(case.node("h2"))
         assert origin is not None
         assert origin.key == "h2"
+
+
+def test_what_tells_nothing_is_known_by_its_name_alone() -> None:
+    """Zeros are like nothing, so no value behind them is as near as they are: the product is still to be done."""
+    case = after_dense(fused_gemm("x w1 b1", "r1"), fused_gemm("r1 w2 b2", "y"))
+    zeros = np.zeros((4, SIZE), np.float32)
+    truth = case.truth(r1=zeros, y=values(case.before)["y"])
+    assert set(truth.work(case.node("y"))) == {"h2", "y"}
 
 
 def test_only_tensors_of_unequal_floats_can_be_told_from_others() -> None:
