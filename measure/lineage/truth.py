@@ -178,7 +178,7 @@ class Truth:
         return frozenset(self._owners((*keys, *self._constant_work(keys), *equal)))
 
     def _work_of_known(self, node: Node, range_: Collection[str]) -> list[str]:
-        """The keys of nodes between the nearest values before that are known, by name or among some nodes by numbers."""
+        """The keys of nodes between the nearest known values: known by name, or by numbers among some nodes."""
         ends = self._ends(node, range_)
         if not ends:
             ends = tuple(origin for reader in self._known_below(node, range_) for origin in self._ends(reader, range_))
@@ -208,12 +208,13 @@ class Truth:
         return (*made, *(other for other in others if other is not None and other not in made))
 
     def _known_below(self, node: Node, range_: Collection[str]) -> list[Node]:
-        """The nearest nodes below one of which it is known what they made; none if one of its values is not followed."""
+        """The nearest nodes below one that made known values; none if one of its values is not followed."""
         nearest: dict[str, Node] = {}
         waiting, seen = [node], {node.key}
         while waiting:
-            readers = [reader for value in waiting.pop().outputs for reader in self._after.consumers.get(value, ())]
-            for reader in readers:
+            readers = (reader for value in waiting.pop().outputs for reader in self._after.consumers.get(value, ()))
+            # What asks for a shape says nothing about who makes the numbers.
+            for reader in (each for each in readers if each.operator not in SHAPE_READERS):
                 if self._makers(reader, range_):
                     nearest[reader.key] = reader
                 elif reader.key not in seen:

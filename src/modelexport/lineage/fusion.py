@@ -114,10 +114,9 @@ class FusedWorks:
                 # A node that does the same kind of work cannot have taken in both. Views are read at several places.
                 same_kind = family(node.op_type) == family(origin.op_type) and not is_view(node)
                 return end if sure and same_kind else NO_CLASS
-            if not absorbed and self._is_done_by(direct, following[0]):
-                return end
-            if following[0].operator == "Transpose" and self._is_left_below(following[0], direct):
-                return end if sure else NO_CLASS
+            is_below = self._is_left_below(following[0], direct)
+            if is_below or (not absorbed and self._is_done_by(direct, following[0])):
+                return end if sure or not is_below else NO_CLASS
             rest = set(self._before.data_inputs(following[0])) - {end}
             if not self._may_read(node, rest):  # it cannot have joined values that it does not read
                 return end if sure and any(rest <= self._known_inputs(reader) for reader in direct) else NO_CLASS
@@ -149,14 +148,14 @@ class FusedWorks:
             self._matching.propagate()
 
     def _is_left_below(self, origin: Node, readers: Sequence[Node]) -> bool:
-        """Whether a transposition is still done behind others that some nodes are, or behind these: tools move it there.
+        """Whether a transposition is still done by some nodes, or behind them: tools move it there.
 
         before    x ──► MatMul ──► m ──► Transpose ──► Split ──► a, b
         after     x ──► MatMul ──► ? ──► Split ──► … ──► Transpose ──► a          ? is m
         """
         kind = origin.op_type, origin.attributes
         below = list(readers)
-        for _ in range(FUSED_STEPS):
+        for _ in range(FUSED_STEPS if origin.operator == "Transpose" else 0):
             if any((each.op_type, each.attributes) == kind for each in below):
                 return True
             made = (class_id for each in below for class_id in self._after.outputs(each))

@@ -233,3 +233,29 @@ def test_nearness_is_of_numbers_and_not_of_shapes() -> None:
     assert nearness(one, one.reshape(6, 4)) > 100
     assert nearness(one, near) == pytest.approx(nearness(one, far) + 40, abs=1)
     assert nearness(one, one[:2]) == nearness(one, np.ones((4, 6), np.float32)) == -np.inf
+
+
+class TestContributors:
+    RENAMED = (
+        node("MatMul", "x w1", "p1"), node("Add", "p1 b1", "p2"), node("Relu", "p2", "p3"),
+        node("MatMul", "p3 w2", "p4"), node("Add", "p4 b2", "y"),
+    )  # fmt: skip
+
+    @pytest.mark.parametrize(("renamed", "owner"), [("p1", "fc1"), ("p2", "fc1"), ("p3", "act"), ("p4", "fc2")])
+    def test_values_tell_where_names_are_gone(self, renamed: str, owner: str) -> None:
+        case = after_dense(*self.RENAMED)
+        assert written(case.truth().contributors(case.node(renamed))) == {"fc1", "act", "fc2"}
+        made = values(case.after)
+        assert written(case.truth(**made).contributors(case.node(renamed))) == {owner}
+
+    def test_a_value_that_nobody_had_is_between_those_that_are_known(self) -> None:
+        case = after_dense(*self.RENAMED)
+        made = {**values(case.after), "p2": random(*values(case.after)["p2"].shape, seed=7)}
+        assert written(case.truth(**made).contributors(case.node("p2"))) == {"fc1", "act"}
+
+    def test_who_asks_for_a_shape_alone_says_nothing(self) -> None:
+        before = model(node("Exp", "x", "e"), node("Shape", "e", "s"), node("Cast", "s", "y", to=TensorProto.FLOAT))
+        after = model(node("Exp", "x", "p"), node("Shape", "p", "s"), node("Cast", "s", "y", to=TensorProto.FLOAT))
+        case = Case(before, after, tree({"": "Net", "a": "Linear"}), {"e": ["a"], "s": [""], "y": [""]})
+        assert case.truth().contributors(case.node("p")) == frozenset()
+        assert case.truth().contributors(case.node("s")) == {ModuleCall("")}
