@@ -22,8 +22,6 @@ _MOST_EXITS = 64
 _LARGEST = 256
 # Nodes that one node was ever seen to take in beside its own work.
 _STEPS = 4
-
-
 # How often regions are looked at again, as a pair makes them smaller.
 _ROUNDS = 4
 
