@@ -212,7 +212,10 @@ def _write_pipeline(folder: Path, **changes: Mapping[str, object]) -> Path:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"unet": {"layers_per_block": 10**6}}, r"unet' is of a model with [\d,]{9,} modules .*layers_per_block is 1000000"),
+        (
+            {"unet": {"layers_per_block": 10**6}},
+            r"unet' is of a model with [\d,]{9,} modules .*layers_per_block is 1000000",
+        ),
         ({"unet": {"block_out_channels": [32, 32 * 10**6]}}, r"unet' is of a model with \d+ modules and [\d.]+ PB"),
         ({"text_encoder": {"num_hidden_layers": 10**6}}, r"text_encoder' is of a model .*num_hidden_layers is 1000000"),
         ({"text_encoder": {"num_labels": 10**9}}, r"text_encoder' itself would have 2,000,0\d\d,\d{3} entries"),
@@ -235,5 +238,5 @@ def test_a_pipeline_of_usual_size_is_read(tmp_path: Path) -> None:
     """As far as to its weights, which are not there."""
     pytest.importorskip("diffusers")
     folder = _write_pipeline(tmp_path, scheduler={"num_train_timesteps": 100_000})
-    with pytest.raises(ModelUnloadable, match="no file named|safetensors"):
+    with pytest.raises(ModelUnloadable, match=r"no file named|safetensors"):
         load_model(str(folder), ModelSource(str(folder)))

@@ -150,9 +150,9 @@ class BranchSearch:
     def _is_counted_out(self, path: RunPath) -> bool:
         """Whether masks picked other numbers of elements, and nothing that could be seen went by these numbers.
 
-            x[x > 0].mean()                        the same functions whatever the mask picks: no other branch
-            y = x[x > 0]; if y.shape[0] > 3: …     the size is compared, and held against another number each time
-            for row in x[x > 0]: …                 more functions for more rows
+        x[x > 0].mean()                        the same functions whatever the mask picks: no other branch
+        y = x[x > 0]; if y.shape[0] > 3: …     the size is compared, and held against another number each time
+        for row in x[x > 0]: …                 more functions for more rows
         """
         only_counts = all(decision.is_count for decision in path.by_data)
         is_open = any(map(self._is_open, path.by_data))

@@ -71,7 +71,9 @@ with ending_on_signals():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_ended_by_a_signal_it_leaves_no_process(number: int, seeds: tuple[Path, tuple[Seed, ...]], tmp_path: Path) -> None:
+def test_ended_by_a_signal_it_leaves_no_process(
+    number: int, seeds: tuple[Path, tuple[Seed, ...]], tmp_path: Path
+) -> None:
     """The signal goes to the first process alone; a case that runs, and may hang, is two processes below."""
     (tmp_path / "seeds").symlink_to(seeds[0])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT)))}

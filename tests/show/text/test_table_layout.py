@@ -15,7 +15,8 @@ from modelexport.show.text.console import as_text, plain, table
 from modelexport.show.text.table_layout import PlainTable
 
 _WORDS = (
-    "encoder.layer.0", "MatMul", "", "a b  c", "  led by blanks", "x" * 90, "注意力の重み", "w" * 30 + " and more", "é" * 70,
+    "encoder.layer.0", "MatMul", "", "a b  c", "  led by blanks", "x" * 90, "注意力の重み", "w" * 30 + " and more",
+    "é" * 70,
 )  # fmt: skip
 
 
@@ -77,7 +78,7 @@ def test_a_cell_is_no_markup() -> None:
 
 
 def test_what_a_row_costs() -> None:
-    """Work by counts of calls, because seconds depend on the machine: rich makes 25 objects of a cell that is folded."""
+    """Work by counts of calls, because seconds depend on the machine: rich makes many objects of a folded cell."""
     import cProfile
     import pstats
 

@@ -99,7 +99,7 @@ def load_pipeline(source: str, folder: Path, options: ModelSource) -> LoadedMode
 def _find_components(folder: Path, source: str) -> Iterator[tuple[str, type]]:
     """Parts that the index names, each in a folder of its name, with their classes in diffusers or transformers.
 
-    {"_class_name": "StableDiffusionPipeline", "unet": ["diffusers", "UNet2DConditionModel"], "safety_checker": [null, null]}
+    {"_class_name": "StableDiffusionPipeline", "unet": ["diffusers", "UNet2DConditionModel"], …}
     """
     for name, entry in read_config(folder / _INDEX).items():
         if not isinstance(entry, list) or len(entry) != 2 or name.startswith("_"):
