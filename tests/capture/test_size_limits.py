@@ -183,7 +183,7 @@ def test_a_configuration_of_a_million_layers_is_refused(tmp_path: Path) -> None:
         load_model(str(tmp_path), ModelSource(str(tmp_path)))
 
 
-_UNET = {
+_UNET: dict[str, object] = {
     "sample_size": 8,
     "block_out_channels": [32, 32],
     "layers_per_block": 1,
@@ -191,12 +191,17 @@ _UNET = {
     "up_block_types": ["UpBlock2D", "UpBlock2D"],
     "norm_num_groups": 8,
 }
-_TEXT = {"model_type": "clip_text_model", "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+_TEXT: dict[str, object] = {
+    "model_type": "clip_text_model",
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_attention_heads": 2,
+}
 
 
 def _write_pipeline(folder: Path, **changes: Mapping[str, object]) -> Path:
     """Without weights: whether these are there is looked at later."""
-    parts = {
+    parts: dict[str, tuple[list[str], dict[str, object], str]] = {
         "unet": (["diffusers", "UNet2DModel"], _UNET, "config.json"),
         "text_encoder": (["transformers", "CLIPTextModel"], _TEXT, "config.json"),
         "scheduler": (["diffusers", "DDPMScheduler"], {"num_train_timesteps": 10}, "scheduler_config.json"),

@@ -36,7 +36,7 @@ class PlainTable(Table):
         header, *rows = self._collect_rows(console)
         widths = self._fit_columns([header, *rows], options.max_width)
         if self.title:
-            title = Text(str(self.title), self.title_style)
+            title = Text(str(self.title), self.title_style or "")
             yield from console.render(title, options.update(width=max(1, sum(widths)), justify="left"))
         lay_out = partial(_lay_out_cell, console)
         gaps = self._gaps
