@@ -95,7 +95,7 @@ class Truth:
     def _by_value(self, node: Node, named: Node, mine: np.ndarray) -> tuple[Node, ...]:
         """A name may lie: a quantizer that does what came next leaves that one's name to the value before it, and a
         weight that takes in what came next may leave its own. Where values hardly tell, the operator may be right."""
-        between = self._between(node, named)
+        between = dict.fromkeys((*self._between(node, named), *self._between(node, named, by_name=True)))
         rates = {key: self._nearness(key, mine) for key in (*between, *self._behind(named))}
         near = [key for key, rate in rates.items() if rate >= max(rates.values()) - _NEARER]
         if named.key in near:
@@ -281,12 +281,14 @@ class Truth:
     def _works(self, node: Node) -> list[list[str]]:
         return [self._between(node, origin) for origin in self._possible[node.key]]
 
-    def _between(self, node: Node, origin: Node) -> list[str]:
+    def _between(self, node: Node, origin: Node, *, by_name: bool = False) -> list[str]:
+        """by_name: from the values of those names that the node reads, whatever is as near as these"""
         # Of a node that works on shapes, all that goes on is of interest; of others, what happens to the data.
         on_data = node.key in self._after.computed
         before, after = (self._before.computed, self._after.computed) if on_data else self._varying
 
-        known = [self._known(value) for value in node.inputs if value in after]
+        find = self._named if by_name else self._known
+        known = [find(value) for value in node.inputs if value in after]
         if not all(known):
             return []
         # What has become a constant under its own name is not computed here.
@@ -346,17 +348,27 @@ class Truth:
         that values do not tell. What a quantizer does is done when its result is read.
         """
         mine = self._values_after.get(value)
-        while self._name(value) not in self._values:
-            maker = self._after.producers.get(value)
-            if maker is None or not is_passing(maker):
-                return set()
-            value = maker.inputs[0]
+        value = self._behind_passing(value)
         named, origins = self._name(value), self._possible.get(value, ())
+        if named not in self._values:
+            return set()
         if mine is None or not origins or not tells(mine):
             return {named}
         behind = self._behind(self._before.by_key[named]) if named in self._before.by_key else ()
         rates = {key: self._nearness(key, mine) for key in (named, *(origin.key for origin in origins), *behind)}
         return {key for key, rate in rates.items() if rate >= max(rates.values()) - _NEARER}
+
+    def _named(self, value: str) -> set[str]:
+        return {self._name(self._behind_passing(value))} & self._values
+
+    def _behind_passing(self, value: str) -> str:
+        """The first value from one upwards that has the name of one before; the last that was looked at if none has."""
+        while self._name(value) not in self._values:
+            maker = self._after.producers.get(value)
+            if maker is None or not is_passing(maker):
+                break
+            value = maker.inputs[0]
+        return value
 
     @cached_property
     def _values(self) -> frozenset[str]:
