@@ -94,6 +94,8 @@ class AttributionProver:
         graph = self._graph
         held = {key: [*evidence.issued, *evidence.passed] for key, evidence in self._evidence.items()}
         numbers = {key: {value.number for value in values} for key, values in held.items()}
+        for name in self._values.exchanged:
+            numbers[graph.producers[name].key].update(self._sources.numbers_like(self._values.samples[name]))
         self._slices = slices = Contributors(graph, self._provenance.hierarchy, self._sources, numbers)
         self._busy = slices.busy
         behind = {node.key: slices.behind(node, self._numbers_made(node)) for node in graph.nodes if numbers[node.key]}
