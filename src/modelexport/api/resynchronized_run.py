@@ -7,6 +7,7 @@ model is missing leads to nothing: it is not made again in the next run.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from modelexport.api.model_runs import watch_again
 from modelexport.api.value_comparison import ValueSampler
 from modelexport.errors import RuntimeFailed
 from modelexport.graph.file.tagged_file import TaggedFile
-from modelexport.graph.sample import sample
+from modelexport.graph.sample import Sample
 from modelexport.verify.evidence import SeenValues
 from modelexport.verify.resynchronization import Exchange, ModelDataflow, Resynchronizer
 from modelexport.verify.series import SeenRun
@@ -27,37 +28,35 @@ if TYPE_CHECKING:
     from modelexport.capture.tensor_spill import TensorSpill
 
 _MOST_RUNS = 4
+# Values that may be computed anew in one run, so often as the file has nodes and some more.
+_MOST_TIMES, _LEAST = 8, 20_000
 # Bytes of values of the model that are kept for it: of large models, those that are computed first.
 _ROOM = 1 << 32
 
 
 def run_resynchronized(file: TaggedFile, run: TracedRun, first: SeenRun, seed: int) -> SeenRun:
-    """A run of the file on the same inputs in which more is right, if there is one.
-
-    first  the run in which nothing was exchanged
-    """
+    """A run of the file on the same inputs in which more is right; `first`, without exchanges, if none is."""
     from modelexport.capture.tensor_spill import TensorSpill
 
     dataflow = ModelDataflow(first.run, first.samples, OperatorSources(first.run, first.samples))
     held = frozenset[int]().union(*map(dataflow.ids_like, first.seen.values()))
+    best, rejected = first, set[Exchange]()
+    most = sum(bool(dataflow.ids_like(seen)) for name, seen in first.seen.items() if name in file.graph.producers)
     with TensorSpill() as spill:
         again = watch_again(run, spill, seed, _list_missing(dataflow, held))
         if len(again.samples) != len(first.samples):
             return first
-        best, most = first, 0
-        rejected: set[Exchange] = set()
         for _ in range(_MOST_RUNS):
-            exchanging = _ExchangingRun(file, run, spill, dataflow, held, rejected)
-            try:
-                seen = exchanging.perform(first)
-            except RuntimeFailed:
-                return best
-            resynchronizer = exchanging.resynchronizer
+            computed = SeenValues(file.graph, {}).computed
+            resynchronizer = Resynchronizer(file.graph, computed, dataflow, held, spill.__contains__, rejected)
+            exchanging = _ExchangingRun(file, resynchronizer, spill)
+            with suppress(RuntimeFailed):  # values that do not fit together
+                exchanging.perform(run)
             if resynchronizer.known > most:
-                best, most = seen, resynchronizer.known
-            if not resynchronizer.guessed_wrong:
+                best, most = exchanging.result(first), resynchronizer.known
+            if not resynchronizer.unconfirmed:
                 break
-            rejected.add(resynchronizer.guessed_wrong[0])
+            rejected.add(resynchronizer.unconfirmed[0])
     return best
 
 
@@ -71,41 +70,39 @@ def _list_missing(dataflow: ModelDataflow, held: Collection[int]) -> frozenset[i
 
 
 class _ExchangingRun:
-    def __init__(
-        self,
-        file: TaggedFile,
-        run: TracedRun,
-        spill: TensorSpill,
-        dataflow: ModelDataflow,
-        held: Collection[int],
-        rejected: Collection[Exchange],
-    ) -> None:
-        self._file, self._run, self._spill = file, run, spill
-        computed = SeenValues(file.graph, {}).computed
-        self.resynchronizer = Resynchronizer(file.graph, computed, dataflow, held, spill.__contains__, rejected)
+    def __init__(self, file: TaggedFile, resynchronizer: Resynchronizer, spill: TensorSpill) -> None:
+        self._file, self._resynchronizer, self._spill = file, resynchronizer, spill
         self._sampler = ValueSampler(file)
-        self._wrong: dict[str, object] = {}
+        self._wrong: dict[str, Sample] = {}
+        self._room = _MOST_TIMES * len(file.graph.nodes) + _LEAST
 
-    def perform(self, first: SeenRun) -> SeenRun:
+    def perform(self, run: TracedRun) -> None:
         from modelexport.capture.onnxruntime.bodies import BodyRuns
         from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
         from modelexport.capture.onnxruntime.session import bind_inputs
 
         bodies = BodyRuns(self._file, lambda name, number, array: self._sampler.take(name, array, number))
         pieces = PiecewiseRun(self._file, often=False)
-        pieces.run(bind_inputs(self._file.proto, self._run.arguments.arrays), self._see, bodies.visit, self._revise)
-        seen = dict(self._sampler.seen)
-        return replace(first, seen=seen, rounds=tuple(self._sampler.rounds), exchanged=frozenset(self.resynchronizer.exchanged))
+        pieces.run(bind_inputs(self._file.proto, run.arguments.arrays), self._see, bodies.visit, self._revise)
+
+    def result(self, first: SeenRun) -> SeenRun:
+        """What was seen; a guess that nothing confirmed is none."""
+        confirmed = {exchange.name for exchange in self._resynchronizer.confirmed}
+        wrong = {name: sample for name, sample in self._wrong.items() if name not in confirmed}
+        seen, rounds = {**self._sampler.seen, **wrong}, tuple(self._sampler.rounds)
+        return replace(first, seen=seen, rounds=rounds, exchanged=frozenset(confirmed))
 
     def _see(self, name: str, array: np.ndarray) -> None:
-        self.resynchronizer.see(name, self._sampler.take(name, array))
+        self._resynchronizer.see(name, self._sampler.take(name, array))
 
     def _revise(self, arrays: Mapping[str, np.ndarray], is_last: bool) -> tuple[str, np.ndarray | None] | None:
         samples = {name: self._sampler.take(name, array) for name, array in arrays.items()}
-        exchange = self.resynchronizer.choose(samples, is_last=is_last)
+        exchange = self._resynchronizer.choose(samples, is_last=is_last) if self._room > 0 else None
+        self._room -= len(samples)
         if exchange is None:
             return None
         if exchange.number is None:
             return exchange.name, None
-        self.resynchronizer.exchanged[exchange.name] = exchange
+        self._resynchronizer.exchanged[exchange.name] = exchange
+        self._wrong[exchange.name] = samples[exchange.name]
         return exchange.name, np.array(self._spill.get(exchange.number), arrays[exchange.name].dtype)

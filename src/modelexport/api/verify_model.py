@@ -36,8 +36,8 @@ from modelexport.record.results.verification import (
     Tolerance,
     Verification,
 )
-from modelexport.verify.evidence import OTHER_NUMBERS
 from modelexport.verify.divergence import is_rounding, merge_runs
+from modelexport.verify.evidence import OTHER_NUMBERS
 from modelexport.verify.numbers import ReferenceRun
 from modelexport.verify.parameter_check import compare_parameters
 from modelexport.verify.series import SeenRun

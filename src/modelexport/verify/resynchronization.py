@@ -18,7 +18,7 @@ The node that made what was exchanged stays wrong: values prove nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from modelexport.graph.algorithms import group_by_key
@@ -129,9 +129,10 @@ class Resynchronizer:
         self._behind_ids: dict[int, frozenset[Exchange]] = {}
 
     @property
-    def guessed_wrong(self) -> list[Exchange]:
-        """Exchanges that nothing confirmed, in the order in which they were made."""
-        return [exchange for exchange in self.exchanged.values() if exchange not in self.confirmed]
+    def unconfirmed(self) -> list[Exchange]:
+        """Exchanges of which something was computed, and nothing that the model has; in their order."""
+        made = (exchange for exchange in self.exchanged.values() if exchange not in self.confirmed)
+        return [exchange for exchange in made if any(map(self.is_worked_out, self._made_of(exchange.name)))]
 
     @property
     def known(self) -> int:
@@ -144,7 +145,7 @@ class Resynchronizer:
         It is to be decided later if something is between the first of these values and it: more is seen of what follows
         it when it is the first. is_last: nothing follows.
         """
-        window = {name: sample for name, sample in samples.items() if self._is_worked_out(name)}
+        window = {name: sample for name, sample in samples.items() if self.is_worked_out(name)}
         ids = {name: self._dataflow.ids_like(sample) for name, sample in window.items()}
         held = self._held.union(*ids.values())
         lost = self._find_lost(window, ids)
@@ -176,7 +177,7 @@ class Resynchronizer:
 
     def see(self, name: str, sample: Sample) -> None:
         """A value that counts; what was exchanged comes with what took its place."""
-        if not self._is_worked_out(name):
+        if not self.is_worked_out(name):
             return
         ids = self._dataflow.ids_like(sample)
         exchange = self.exchanged.get(name)
@@ -205,7 +206,7 @@ class Resynchronizer:
         for known in ids:
             self._behind_ids[known] = self._behind_ids.get(known, frozenset()) | self._behind[name]
 
-    def _is_worked_out(self, name: str) -> bool:
+    def is_worked_out(self, name: str) -> bool:
         """Whether it is a value of the main graph that depends on what the model is fed, or what it is fed."""
         maker = self._graph.producers.get(name)
         return name in self._graph.fed_inputs if maker is None else maker.graph == MAIN and maker.key in self._computed
@@ -214,24 +215,24 @@ class Resynchronizer:
         maker = self._graph.producers.get(name)
         return _NONE.union(*(sources.get(read, _NONE) for read in (maker.inputs if maker else ())))
 
+    def _made_of(self, name: str) -> list[str]:
+        return [value for node in self._graph.consumers.get(name, ()) for value in node.outputs]
+
     def _find_lost(self, window: Mapping[str, Sample], ids: Mapping[str, _Ids]) -> list[str]:
         """Values that hold nothing of the model's, and lead to such as far as is known: what is inside of an operator
         that was broken down leads to its result."""
         lost: set[str] = set()
         outputs = set(self._graph.outputs)
-        for name in reversed(window):
+        for name in reversed(list(window)):
             if ids[name]:
                 continue
-            read_by = [node for node in self._graph.consumers.get(name, ())]
-            made = [value for node in read_by for value in node.outputs]
-            is_end = name in outputs or any(value not in window and self._is_worked_out(value) for value in made)
+            made = self._made_of(name)
+            is_end = name in outputs or any(value not in window and self.is_worked_out(value) for value in made)
             if (is_end and is_telling(window[name])) or not lost.isdisjoint(made):
                 lost.add(name)
         return [name for name in window if name in lost and window[name].kind == "float" and is_telling(window[name])]
 
-    def _pick_nearest(
-        self, first: str, window: Mapping[str, Sample], fitting: Mapping[str, Sequence[int]]
-    ) -> Exchange:
+    def _pick_nearest(self, first: str, window: Mapping[str, Sample], fitting: Mapping[str, Sequence[int]]) -> Exchange:
         """The earliest, unless one looks like what it stands for."""
         dataflow = self._dataflow
         number = min(fitting[first], key=lambda number: (_far(window[first], dataflow.samples[number]), number))

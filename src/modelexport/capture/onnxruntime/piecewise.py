@@ -210,9 +210,7 @@ class PiecewiseRun:
                 _malloc_trim()(0)
             start = end
 
-    def _revise(
-        self, start: int, end: int, values: dict[str, Any], revise: PieceReviser
-    ) -> tuple[int, dict[str, Any]]:
+    def _revise(self, start: int, end: int, values: dict[str, Any], revise: PieceReviser) -> tuple[int, dict[str, Any]]:
         """Where a piece ends that was looked at, and what it made."""
         seen = {name: array for name, value in values.items() if (array := _array(value)) is not None}
         revision = revise(seen, end == len(self._nodes))
