@@ -39,7 +39,7 @@ def run_resynchronized(file: TaggedFile, run: TracedRun, first: SeenRun, seed: i
     from modelexport.capture.tensor_spill import TensorSpill
 
     dataflow = ModelDataflow(first.run, first.samples, OperatorSources(first.run, first.samples))
-    held = frozenset[int]().union(*map(dataflow.ids_like, first.seen.values()))
+    held = frozenset[int]().union(*map(dataflow.numbers_like, first.seen.values()))
     best, rejected = first, set[Exchange]()
     most = sum(bool(dataflow.ids_like(seen)) for name, seen in first.seen.items() if name in file.graph.producers)
     with TensorSpill() as spill:
@@ -63,7 +63,7 @@ def run_resynchronized(file: TaggedFile, run: TracedRun, first: SeenRun, seed: i
 def _list_missing(dataflow: ModelDataflow, held: Collection[int]) -> frozenset[int]:
     missing, room = set(), _ROOM
     for number, content in dataflow.samples.items():
-        if dataflow.id_of(number) not in held and room > 0:
+        if number not in held and room > 0:
             missing.add(number)
             room -= content.size * 4
     return frozenset(missing)

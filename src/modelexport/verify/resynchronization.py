@@ -9,7 +9,7 @@ What lies behind a wrong value is wrong as well, and proves nothing. Given the r
 Which value of the model is missing where the file has a wrong one is told by values and dataflow, never by whom a node
 is credited to:
 
-- no value of the file holds it, and it has the shape of the wrong one
+- no value of the file holds it in its shape, which is that of the wrong one
 - both are worked out from the same values, which the file has
 - something that the model computes from it, the file computes from what took its place: else it was a wrong guess
 
@@ -30,8 +30,8 @@ from modelexport.verify.witness import OperatorSources, SampleIndex
 _Ids = frozenset[int]
 
 _NONE: _Ids = frozenset()
-# A wrong value that is nearer to a missing one than this stands for it. Relative to the size of both; 1 is unrelated.
-_NEAR = 0.5
+# A wrong value that is nearer than this to a missing one stands for it: relative to their sizes, as 20 decibels are.
+_NEAR = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,11 @@ class ModelDataflow:
         like = self._index.alike(sample) if is_telling(sample) else ()
         return frozenset(self._ids[number] for number in like)
 
+    def numbers_like(self, sample: Sample) -> frozenset[int]:
+        """What holds the same in the same shape."""
+        like = self._index.alike(sample) if is_telling(sample) else ()
+        return frozenset(number for number in like if self.samples[number].shape == sample.shape)
+
     def id_of(self, number: int) -> int:
         return self._ids[number]
 
@@ -101,7 +106,7 @@ class Resynchronizer:
     """One run of a file, in which values are exchanged. It is shown every value of the main graph, in their order.
 
     dataflow  of the model's run
-    held      ids of what the file made in a run in which nothing was exchanged: that is not missing
+    held      numbers of what the file made in a run in which nothing was exchanged: that is not missing
     kept      whether the content of a value of the model can be had
     rejected  exchanges that led to nothing
     """
@@ -118,7 +123,7 @@ class Resynchronizer:
         """computed  keys of the nodes that depend on the content of what the model is fed"""
         self._graph, self._computed, self._dataflow = graph, computed, dataflow
         self._kept, self._rejected = kept, rejected
-        self._held = set(held)
+        self._held, self._held_ids = set(held), set(map(dataflow.id_of, held))
         self.exchanged: dict[str, Exchange] = {}
         self.confirmed: set[Exchange] = set()
         # By value: the ids of what it holds; where it holds nothing of the model's, of what it was computed from.
@@ -147,11 +152,11 @@ class Resynchronizer:
         """
         window = {name: sample for name, sample in samples.items() if self.is_worked_out(name)}
         ids = {name: self._dataflow.ids_like(sample) for name, sample in window.items()}
-        held = self._held.union(*ids.values())
+        held = self._held.union(*map(self._dataflow.numbers_like, window.values()))
         lost = self._find_lost(window, ids)
         if not lost:
             return None
-        traced = self._dataflow.trace_sources(held)
+        traced = self._dataflow.trace_sources(self._held_ids.union(*ids.values()))
         sources = dict(self._sources)
         for name in window:
             sources[name] = ids[name] or self._sources_of(name, sources)
@@ -159,7 +164,7 @@ class Resynchronizer:
             name: [
                 number
                 for number in self._dataflow.by_shape.get(window[name].shape, ())
-                if self._dataflow.id_of(number) not in held
+                if number not in held
                 and sources[name]
                 and traced[number] == sources[name]
                 and self._kept(number)
@@ -173,7 +178,7 @@ class Resynchronizer:
         producers = self._graph.producers
         if not is_last and producers[first] is not producers.get(next(iter(samples))):
             return Exchange(first)
-        return self._pick_nearest(first, window, fitting)
+        return self._pick_pair(first, window, fitting)
 
     def see(self, name: str, sample: Sample) -> None:
         """A value that counts; what was exchanged comes with what took its place."""
@@ -186,7 +191,8 @@ class Resynchronizer:
         self._sources[name] = ids or self._sources_of(name, self._sources)
         if ids:
             self._known.add(name)
-            self._held |= ids
+            self._held_ids |= ids
+            self._held |= self._dataflow.numbers_like(sample)
         self._follow(name, sample, ids)
 
     def _follow(self, name: str, sample: Sample, ids: _Ids) -> None:
@@ -198,7 +204,7 @@ class Resynchronizer:
             behind = frozenset().union(*(self._behind.get(read, ()) for read in (maker.inputs if maker else ())))
             results = list(self._dataflow.computed_ids(sample)) if behind and ids else []
             if results:
-                traced = self._dataflow.trace_sources(self._held)
+                traced = self._dataflow.trace_sources(self._held_ids)
                 given = frozenset(source for number in results for source in traced[number])
                 leading = (self._behind_ids.get(source, frozenset()) for source in given)
                 self.confirmed |= behind & frozenset().union(*leading)
@@ -232,16 +238,16 @@ class Resynchronizer:
                 lost.add(name)
         return [name for name in window if name in lost and window[name].kind == "float" and is_telling(window[name])]
 
-    def _pick_nearest(self, first: str, window: Mapping[str, Sample], fitting: Mapping[str, Sequence[int]]) -> Exchange:
-        """The earliest, unless one looks like what it stands for."""
-        dataflow = self._dataflow
-        number = min(fitting[first], key=lambda number: (_far(window[first], dataflow.samples[number]), number))
-        wanted = dataflow.samples[number]
-        names = [name for name, numbers in fitting.items() if number in numbers]
-        # min takes the first of several that are equally far.
-        return Exchange(min(names, key=lambda name: _far(window[name], wanted)), number)
+    def _pick_pair(self, first: str, window: Mapping[str, Sample], fitting: Mapping[str, Sequence[int]]) -> Exchange:
+        """The earliest pair that looks alike; else the first value, and what the model made first."""
 
+        def apart(name: str, number: int) -> float:
+            return distance(window[name], self._dataflow.samples[number])
 
-def _far(value: Sample, wanted: Sample) -> float:
-    """How far a value is from another; those that do not look like it are all alike."""
-    return min(distance(value, wanted), _NEAR)
+        for number in fitting[first]:
+            names = [name for name, numbers in fitting.items() if number in numbers]
+            name = min(names, key=lambda name: apart(name, number))
+            nearest = min(fitting[name], key=lambda other: apart(name, other))
+            if nearest == number and apart(name, number) < _NEAR:
+                return Exchange(name, number)
+        return Exchange(first, fitting[first][0])
