@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from modelexport.capture.export import TracedRun
     from modelexport.capture.tensor_spill import TensorSpill
 
-_MOST_RUNS = 4
-# Values that may be computed anew in one run, so often as the file has nodes and some more.
+# Values that may be computed, in all runs together: so many times those of one run, and some for small files.
 _MOST_TIMES, _LEAST = 8, 20_000
 # Bytes of values of the model that are kept for it: of large models, those that are computed first.
 _ROOM = 1 << 32
@@ -41,19 +40,21 @@ def run_resynchronized(file: TaggedFile, run: TracedRun, first: SeenRun, seed: i
     dataflow = ModelDataflow(first.run, first.samples, OperatorSources(first.run, first.samples))
     held = frozenset[int]().union(*map(dataflow.numbers_like, first.seen.values()))
     best, rejected = first, set[Exchange]()
+    room = _MOST_TIMES * len(file.graph.nodes) + _LEAST
     most = sum(bool(dataflow.ids_like(seen)) for name, seen in first.seen.items() if name in file.graph.producers)
     with TensorSpill() as spill:
         again = watch_again(run, spill, seed, _list_missing(dataflow, held))
         if len(again.samples) != len(first.samples):
             return first
-        for _ in range(_MOST_RUNS):
+        while room > 0:
             computed = SeenValues(file.graph, {}).computed
             resynchronizer = Resynchronizer(file.graph, computed, dataflow, held, spill.__contains__, rejected)
-            exchanging = _ExchangingRun(file, resynchronizer, spill)
+            exchanging = _ExchangingRun(file, resynchronizer, spill, room)
             with suppress(RuntimeFailed):  # values that do not fit together
                 exchanging.perform(run)
             if resynchronizer.known > most:
                 best, most = exchanging.result(first), resynchronizer.known
+            room = exchanging.room
             if not resynchronizer.unconfirmed:
                 break
             rejected.add(resynchronizer.unconfirmed[0])
@@ -70,11 +71,13 @@ def _list_missing(dataflow: ModelDataflow, held: Collection[int]) -> frozenset[i
 
 
 class _ExchangingRun:
-    def __init__(self, file: TaggedFile, resynchronizer: Resynchronizer, spill: TensorSpill) -> None:
+    """room  values that it may compute"""
+
+    def __init__(self, file: TaggedFile, resynchronizer: Resynchronizer, spill: TensorSpill, room: int) -> None:
         self._file, self._resynchronizer, self._spill = file, resynchronizer, spill
         self._sampler = ValueSampler(file)
         self._wrong: dict[str, Sample] = {}
-        self._room = _MOST_TIMES * len(file.graph.nodes) + _LEAST
+        self.room = room
 
     def perform(self, run: TracedRun) -> None:
         from modelexport.capture.onnxruntime.bodies import BodyRuns
@@ -97,8 +100,8 @@ class _ExchangingRun:
 
     def _revise(self, arrays: Mapping[str, np.ndarray], is_last: bool) -> tuple[str, np.ndarray | None] | None:
         samples = {name: self._sampler.take(name, array) for name, array in arrays.items()}
-        exchange = self._resynchronizer.choose(samples, is_last=is_last) if self._room > 0 else None
-        self._room -= len(samples)
+        exchange = self._resynchronizer.choose(samples, is_last=is_last) if self.room > 0 else None
+        self.room -= len(samples)
         if exchange is None:
             return None
         if exchange.number is None:

@@ -60,6 +60,11 @@ class ModelDataflow:
             for number in op.makes
             if number in self._ids
         }
+        self._made_with = {
+            number: frozenset(self._ids[made] for made in op.makes if made in self._ids)
+            for op in run.ops
+            for number in op.makes
+        }
         self.by_shape = group_by_key((samples[number].shape, number) for number in self._reads)
 
     def ids_like(self, sample: Sample) -> _Ids:
@@ -90,7 +95,14 @@ class ModelDataflow:
             traced[number] = _NONE.union(*map(reached, reads))
         return traced
 
-    def computed_ids(self, sample: Sample) -> Iterator[int]:
+    def is_made_from(self, number: int, sources: _Ids, traced: Mapping[int, _Ids]) -> bool:
+        """Whether a value is worked out from these; what its operator made beside it may be among them.
+
+        layer_norm ─► y, mean       graph: x ─► ReduceMean ─► mean, and y from x and mean
+        """
+        return bool(sources) and traced[number] <= sources <= traced[number] | self._made_with[number]
+
+    def computed_numbers(self, sample: Sample) -> Iterator[int]:
         """The numbers of what holds the same and was computed: what only looks at a value is no result of it."""
         for number in self._index.alike(sample):
             issued = self._sources.issued.get(number)
@@ -165,8 +177,7 @@ class Resynchronizer:
                 number
                 for number in self._dataflow.by_shape.get(window[name].shape, ())
                 if number not in held
-                and sources[name]
-                and traced[number] == sources[name]
+                and self._dataflow.is_made_from(number, sources[name], traced)
                 and self._kept(number)
                 and Exchange(name, number) not in self._rejected
             ]
@@ -201,8 +212,12 @@ class Resynchronizer:
             self._behind[name] = frozenset({exchange})
         else:
             maker = self._graph.producers.get(name)
-            behind = frozenset().union(*(self._behind.get(read, ()) for read in (maker.inputs if maker else ())))
-            results = list(self._dataflow.computed_ids(sample)) if behind and ids else []
+            reads = maker.inputs if maker else ()
+            behind = frozenset().union(*(self._behind.get(read, ()) for read in reads))
+            # What is passed on as it is was not computed from what was exchanged: it is that.
+            read_ids = _NONE.union(*(self._sources.get(read, _NONE) for read in reads if read in self._known))
+            computed = self._dataflow.computed_numbers(sample) if behind else ()
+            results = [number for number in computed if self._dataflow.id_of(number) not in read_ids]
             if results:
                 traced = self._dataflow.trace_sources(self._held_ids)
                 given = frozenset(source for number in results for source in traced[number])
