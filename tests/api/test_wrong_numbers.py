@@ -162,4 +162,4 @@ def test_a_changed_norm_is_the_only_one_that_is_open(opset: int, tmp_path: Path)
     nodes = {node.key: node for node in verification.proof.nodes}
     assert not verification.proof.contradicted
     assert modules_of(nodes, Verdict.NOT_PROVABLE) <= {"layers.0.1"}
-    assert {"layers.1.0", "layers.1.1", "layers.2.2"} <= modules_of(nodes, Verdict.PROVED)
+    assert {"layers.1.0", "layers.1.1", "layers.2.2"} <= modules_of(nodes, Verdict.PROVED, Verdict.ENCLOSED)

@@ -165,23 +165,25 @@ class Resynchronizer:
         window = {name: sample for name, sample in samples.items() if self.is_worked_out(name)}
         ids = {name: self._dataflow.ids_like(sample) for name, sample in window.items()}
         held = self._held.union(*map(self._dataflow.numbers_like, window.values()))
-        lost = self._find_lost(window, ids)
-        if not lost:
+        unknown = [name for name, seen in window.items() if not ids[name] and seen.kind == "float" and is_telling(seen)]
+        if not unknown:
             return None
         traced = self._dataflow.trace_sources(self._held_ids.union(*ids.values()))
         sources = dict(self._sources)
         for name in window:
             sources[name] = ids[name] or self._sources_of(name, sources)
+        lost = self._find_lost(window, ids)
         fitting = {
             name: [
                 number
                 for number in self._dataflow.by_shape.get(window[name].shape, ())
                 if number not in held
                 and self._dataflow.is_made_from(number, sources[name], traced)
+                and (name in lost or distance(window[name], self._dataflow.samples[number]) < _NEAR)
                 and self._kept(number)
                 and Exchange(name, number) not in self._rejected
             ]
-            for name in lost
+            for name in unknown
         }
         first = next((name for name, numbers in fitting.items() if numbers), None)
         if first is None:
@@ -239,9 +241,12 @@ class Resynchronizer:
     def _made_of(self, name: str) -> list[str]:
         return [value for node in self._graph.consumers.get(name, ()) for value in node.outputs]
 
-    def _find_lost(self, window: Mapping[str, Sample], ids: Mapping[str, _Ids]) -> list[str]:
-        """Values that hold nothing of the model's, and lead to such as far as is known: what is inside of an operator
-        that was broken down leads to its result."""
+    def _find_lost(self, window: Mapping[str, Sample], ids: Mapping[str, _Ids]) -> set[str]:
+        """Values that hold nothing of the model's, and lead to such as far as is known.
+
+        What is inside of an operator that was broken down leads to its result. So does a wrong value that a norm makes
+        good again; but that looks like the right one.
+        """
         lost: set[str] = set()
         outputs = set(self._graph.outputs)
         for name in reversed(list(window)):
@@ -251,7 +256,7 @@ class Resynchronizer:
             is_end = name in outputs or any(value not in window and self.is_worked_out(value) for value in made)
             if (is_end and is_telling(window[name])) or not lost.isdisjoint(made):
                 lost.add(name)
-        return [name for name in window if name in lost and window[name].kind == "float" and is_telling(window[name])]
+        return lost
 
     def _pick_pair(self, first: str, window: Mapping[str, Sample], fitting: Mapping[str, Sequence[int]]) -> Exchange:
         """The earliest pair that looks alike; else the first value, and what the model made first."""
