@@ -39,26 +39,33 @@ def run_resynchronized(file: TaggedFile, run: TracedRun, first: SeenRun, seed: i
 
     dataflow = ModelDataflow(first.run, first.samples, OperatorSources(first.run, first.samples))
     held = frozenset[int]().union(*map(dataflow.numbers_like, first.seen.values()))
-    best, rejected = first, set[Exchange]()
+    computed = SeenValues(file.graph, {}).computed
+    best, most, rejected = first, _count_known(file, computed, dataflow, first), set[Exchange]()
     room = _MOST_TIMES * len(file.graph.nodes) + _LEAST
-    most = sum(bool(dataflow.ids_like(seen)) for name, seen in first.seen.items() if name in file.graph.producers)
     with TensorSpill() as spill:
         again = watch_again(run, spill, seed, _list_missing(dataflow, held))
         if len(again.samples) != len(first.samples):
             return first
         while room > 0:
-            computed = SeenValues(file.graph, {}).computed
             resynchronizer = Resynchronizer(file.graph, computed, dataflow, held, spill.__contains__, rejected)
             exchanging = _ExchangingRun(file, resynchronizer, spill, room)
             with suppress(RuntimeFailed):  # values that do not fit together
                 exchanging.perform(run)
-            if resynchronizer.known > most:
-                best, most = exchanging.result(first), resynchronizer.known
+                if resynchronizer.known > most:
+                    best, most = exchanging.result(first), resynchronizer.known
             room = exchanging.room
             if not resynchronizer.unconfirmed:
                 break
             rejected.add(resynchronizer.unconfirmed[0])
     return best
+
+
+def _count_known(file: TaggedFile, computed: Collection[str], dataflow: ModelDataflow, run: SeenRun) -> int:
+    """How many values of a run hold what the model made, as a run counts them in which values are exchanged."""
+    counting = Resynchronizer(file.graph, computed, dataflow, (), lambda _: False)
+    for name, seen in run.seen.items():
+        counting.see(name, seen)
+    return counting.known
 
 
 def _list_missing(dataflow: ModelDataflow, held: Collection[int]) -> frozenset[int]:
