@@ -246,12 +246,12 @@ class TestContributors:
         case = after_dense(*self.RENAMED)
         assert written(case.truth().contributors(case.node(renamed))) == {"fc1", "act", "fc2"}
         made = values(case.after)
-        assert written(case.truth(**made).contributors(case.node(renamed))) == {owner}
+        assert written(case.truth(ran=True, **made).contributors(case.node(renamed))) == {owner}
 
     def test_a_value_that_nobody_had_is_between_those_that_are_known(self) -> None:
         case = after_dense(*self.RENAMED)
         made = {**values(case.after), "p2": random(*values(case.after)["p2"].shape, seed=7)}
-        assert written(case.truth(**made).contributors(case.node("p2"))) == {"fc1", "act"}
+        assert written(case.truth(ran=True, **made).contributors(case.node("p2"))) == {"fc1", "act"}
 
     def test_who_asks_for_a_shape_alone_says_nothing(self) -> None:
         before = model(node("Exp", "x", "e"), node("Shape", "e", "s"), node("Cast", "s", "y", to=TensorProto.FLOAT))
