@@ -257,7 +257,8 @@ def _pair_like_inputs(reader: Node, class_after: int, class_before: int, anchors
         yield InputPair(class_after, anchors.before.content_inputs(origin)[0], (origin,))
     else:
         yield InputPair(class_after, class_before)
-        if is_rearranging(producer) and not is_rearranging(origin):
+        is_new = is_rearranging(producer) and not is_rearranging(origin)
+        if is_new or (is_view(producer) and _is_read(origin, producer, anchors)):
             for source in anchors.after.data_inputs(producer)[:1]:
                 yield from _pair_like_inputs(reader, source, class_before, anchors)
 
@@ -287,7 +288,8 @@ def _find_above(class_after: int, producer: Node, class_before: int, anchors: An
         if origin is None:
             return None
         if _may_be_same(producer, origin, anchors) and anchors.agreement(producer, origin) is not None:
-            return InputPair(class_after, class_before, tuple(skipped))
+            is_new = is_view(producer) and any(_is_read(each, producer, anchors) for each in skipped)
+            return None if is_new else InputPair(class_after, class_before, tuple(skipped))
         content = anchors.before.content_inputs(origin)
         # A view can be put anywhere, and a transposition behind what cuts or pads: another further up says nothing.
         anywhere = is_view(producer) or (is_rearranging(producer) and (is_moving(origin) or len(origin.outputs) > 1))
@@ -296,6 +298,16 @@ def _find_above(class_after: int, producer: Node, class_before: int, anchors: An
         skipped.append(origin)
         class_before = content[0]
     return None
+
+
+def _is_read(origin: Node, reader: Node, anchors: Anchors) -> bool:
+    """Whether a node reads what may be made by another one: that is still done, and done before.
+
+    before    x ──► Reshape ──► Transpose ──► MatMul          after    x ──► Reshape ──► Transpose ──► Reshape ──► Gemm
+    """
+    makers = map(anchors.after.producers.get, anchors.after.content_inputs(reader))
+    kind = origin.op_type, origin.attributes
+    return any(maker is not None and (maker.op_type, maker.attributes) == kind for maker in makers)
 
 
 def _may_be_same(node: Node, origin: Node, anchors: Anchors) -> bool:

@@ -89,13 +89,23 @@ class ReplacedRegions:
         """Nodes that do the same kind of work as the only one that they can have replaced, or in the same order."""
         for exits, nodes in self._groups.items():
             region = self._region_order(exits).region
-            waiting = [node for node in nodes if not self._has_work(node)]
+            waiting = [node for node in nodes if not self._has_work(node) and not self._is_in_unknown_pieces(node)]
             free = [source for source in region if source.key not in self._done]
             origins = dict(_find_chains(free, region, self._before))
             for kind, chain in _find_chains(waiting, nodes, self._after):
                 if len(chain) == len(origins.get(kind, ())):
                     yield from self._keep_possible(zip(chain, origins[kind], strict=True), exits)
             yield from self._keep_possible(self._pair_only_ones(waiting, exits), exits)
+
+    def _is_in_unknown_pieces(self, node: Node) -> bool:
+        """Whether what a node makes is cut, and not all of the pieces are known: it has replaced what made these too.
+
+        before    x ──► MatMul(v) ──► a          after    x ──► MatMul(v, w) ──► Split ──► ?, b
+                  x ──► MatMul(w) ──► b
+        """
+        cutting = (each for each in self._after.readers_of(self._after.result(node)) if each.operator == "Split")
+        pieces = (class_id for reader in cutting for class_id in self._after.outputs(reader))
+        return any(class_id not in self._anchors for class_id in pieces)
 
     def _keep_possible(self, pairs: Iterable[tuple[Node, Node]], exits: frozenset[int]) -> Iterator[tuple[Node, Node]]:
         order = self._region_order(exits)
@@ -250,7 +260,8 @@ class ReplacedRegions:
 
     def _add_siblings(self, node: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
         """A node that makes several values has also replaced what made others of them from the same value (Split)."""
-        if sum(class_id != NO_CLASS for class_id in self._after.outputs(node)) < 2:
+        makes_several = sum(class_id != NO_CLASS for class_id in self._after.outputs(node)) > 1
+        if not (makes_several or self._is_in_unknown_pieces(node)):
             return region
         read = self._known_above(node)
         kinds = {source.op_type for source in region if not read.isdisjoint(self._before.data_inputs(source))}
