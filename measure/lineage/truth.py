@@ -98,7 +98,8 @@ class Truth:
         between = dict.fromkeys((*self._between(node, named), *self._between(node, named, by_name=True)))
         rates = {key: self._nearness(key, mine) for key in (*between, *self._behind(named))}
         near = [key for key, rate in rates.items() if rate >= max(rates.values()) - _NEARER]
-        if named.key in near:
+        # One that reads more than it did has taken in something, whatever its name is: a norm in a new bias.
+        if named.key in near and not (named.op_type == node.op_type and len(node.inputs) > len(named.inputs)):
             near = [key for key in between if key in near and self._before.by_key[key].op_type == node.op_type]
             near = [named.key] if named.op_type == node.op_type else [named.key, *near]
         return tuple(map(self._before.by_key.__getitem__, sorted(near, key=rates.__getitem__, reverse=True)))
@@ -202,10 +203,13 @@ class Truth:
         return self._possible[node.key] or (() if hands_on else tuple(self._made_in(range_, node.key)))
 
     def _ends(self, node: Node, range_: Collection[str]) -> tuple[Node, ...]:
-        """Nodes before that may have made what a node makes: a Split makes what several made, each under its name."""
-        made = self._makers(node, range_)
-        others = (self._before.producers.get(self._name(value)) for value in node.outputs[1:] if made)
-        return (*made, *(other for other in others if other is not None and other not in made))
+        """Nodes before that may have made what a node makes: a Split makes what several made, by name or by numbers."""
+        made = list(self._makers(node, range_))
+        for value in node.outputs[1:] if made else ():
+            named = self._before.producers.get(self._name(value))
+            others = self._made_in(range_, value) if named is None else [named]
+            made += (other for other in others if other not in made)
+        return tuple(made)
 
     def _known_below(self, node: Node, range_: Collection[str]) -> list[Node]:
         """The nearest nodes below one that made known values; none if one of its values is not followed."""
