@@ -1,4 +1,4 @@
-"""What a tool puts before or into a product: a view of its own, a bias that a norm became, weights that were packed."""
+"""What a tool puts before or into a product: views, transpositions, a bias that a norm became, packed weights, a scale."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.support.building import graph, node
 
 from modelexport.graph.index import Graph
 from modelexport.lineage.descent import trace_lineage
+from modelexport.record.provenance import Confidence
 
 
 def sources(before: Graph, after: Graph, key: str) -> set[str]:
@@ -24,7 +25,8 @@ def numbers(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-WEIGHT, OTHER, LAST, BIAS = numbers(1, 16, 16), numbers(2, 16, 16), numbers(3, 16, 16), numbers(4, 16)
+WEIGHT, OTHER, LAST = (numbers(seed, 16, 16) for seed in (1, 2, 3))
+BIAS, GAIN = numbers(4, 16), numbers(20, 16)
 
 
 def test_a_view_between_a_transposition_and_a_product_is_the_tools_own() -> None:
@@ -98,3 +100,99 @@ def test_a_packed_product_of_which_one_piece_is_known_is_not_that_piece_alone() 
         weights=["packed", "z"],
     )
     assert sources(before, after, "product") == {"a", "b", "c"}
+
+
+ZEROS = np.zeros(16, np.float32)
+MICROSOFT = "com.microsoft"
+
+
+def test_a_transposition_between_two_products_is_in_the_second_one() -> None:
+    """No weights of the first make up for it. Equal biases, which are read everywhere, say nothing of it."""
+    weights = tensors(w=WEIGHT, z=ZEROS, v=OTHER)
+    before = graph(
+        node("MatMul", "x v", "p"), node("Add", "p z", "q"),
+        node("MatMul", "x w", "m"), node("Add", "m z", "k"), node("Transpose", "k", "t", perm=[0, 2, 1]),
+        node("MatMul", "q t", "s"), node("Softmax", "s", "y"),
+        weights=weights,
+    )  # fmt: skip
+    after = graph(
+        node("MatMul", "x v", "p"), node("Add", "p z", "q"),
+        node("MatMulNBits", "x w z", "key", domain=MICROSOFT),
+        node("FusedMatMul", "q key", "scores", domain=MICROSOFT, transB=1), node("Softmax", "scores", "y"),
+        weights=weights,
+    )  # fmt: skip
+    assert sources(before, after, "key") == {"m", "k"}
+    assert sources(before, after, "scores") == {"t", "s"}
+
+
+def test_constants_that_a_fused_norm_reads_itself_are_no_work_of_others() -> None:
+    """Its bias of zero is the one of the next layer as well, and of every sum."""
+    weights = tensors(w=WEIGHT, v=OTHER, u=LAST, g=GAIN, z=ZEROS)
+    before = graph(
+        node("MatMul", "x w", "m"), node("Add", "m z", "a"), node("Add", "a x", "s"),
+        node("LayerNormalization", "s g z", "n"),
+        node("MatMul", "n v", "b"), node("MatMul", "n u", "c"), node("Add", "b z", "d"), node("Add", "c z", "e"),
+        node("Mul", "d e", "f"), node("Add", "f n", "r"), node("LayerNormalization", "r g z", "y"),
+        weights=weights,
+    )  # fmt: skip
+    after = graph(
+        node("MatMul", "x w", "m"),
+        node("SkipLayerNormalization", "m x g z z", "norm", domain=MICROSOFT),
+        node("MatMul", "norm packed", "both"), node("Split", "both", "one two", axis=-1, num_outputs=2),
+        node("Add", "one z", "i"), node("Add", "two z", "j"),
+        node("Strange", "i j norm g z", "y"),
+        weights=[*weights, *tensors(packed=numbers(21, 16, 32))],
+    )  # fmt: skip
+    assert sources(before, after, "norm") == {"a", "s", "n"}
+
+
+def test_a_product_of_two_values_is_not_one_with_a_weight() -> None:
+    """Of three products in a region, the one of two values is the only one of its kind."""
+    before = graph(
+        node("MatMul", "x w", "a"), node("MatMul", "x v", "b"), node("Add", "a z", "q"), node("Add", "b z", "k"),
+        node("MatMul", "q k", "s"), node("Mul", "s half", "h"), node("Softmax", "h", "y"),
+        weights=tensors(w=WEIGHT, v=OTHER, z=ZEROS, half=np.float32(0.5)),
+    )  # fmt: skip
+    after = graph(
+        node("MatMul", "x packed", "both"), node("Split", "both", "one two", axis=-1, num_outputs=2),
+        node("Add", "one z", "i"), node("Add", "two z", "j"),
+        node("FusedMatMul", "i j", "scores", domain=MICROSOFT, alpha=0.5), node("Softmax", "scores", "y"),
+        weights=tensors(packed=numbers(22, 16, 32), z=ZEROS),
+    )  # fmt: skip
+    assert sources(before, after, "scores") == {"s", "h"}
+    assert sources(before, after, "i") == {"q"}
+    assert sources(before, after, "j") == {"k"}
+
+
+def test_a_scale_between_two_weights_may_be_in_either() -> None:
+    """Weights are known by their numbers up to a factor: which one took in the scale, they do not say."""
+    weights = tensors(g=GAIN, w=WEIGHT)
+    before = graph(
+        node("Mul", "x g", "n"),
+        node("Mul", "n scale", "s"),
+        node("MatMul", "s w", "y"),
+        weights=[*weights, *tensors(scale=np.float32(0.25))],
+    )
+    after = graph(node("Mul", "x g", "one"), node("MatMulNBits", "one w", "y", domain=MICROSOFT), weights=weights)
+    link = trace_lineage(before, after).nodes["y"]
+    assert set(link.sources) == {"s", "y"}
+    assert link.confidence is Confidence.INFERRED
+
+
+def test_a_bias_that_a_norm_reads_is_not_added_by_the_product_above() -> None:
+    weights = tensors(w=WEIGHT, b=BIAS, g=GAIN, c=numbers(23, 16), z=ZEROS)
+    before = graph(
+        node("MatMul", "x w", "m"), node("Add", "m b", "a"), node("Add", "r o", "u"), node("Add", "a u", "s"),
+        node("LayerNormalization", "s g c", "y"),
+        inputs="x r o",
+        weights=weights,
+    )  # fmt: skip
+    after = graph(
+        node("MatMulNBits", "x w", "product", domain=MICROSOFT), node("Add", "r o", "sum"),
+        node("SkipLayerNormalization", "product sum g c b", "y", domain=MICROSOFT),
+        inputs="x r o",
+        weights=weights,
+    )  # fmt: skip
+    assert sources(before, after, "product") == {"m"}
+    assert sources(before, after, "sum") == {"u"}
+    assert sources(before, after, "y") == {"a", "s", "y"}

@@ -97,7 +97,7 @@ class NameHints:
     def _has_new_input(self, node: Node, origin: Node) -> bool:
         """Whether a product has kept its name, but has taken in a sum behind it: it reads one constant more.
 
-        before    x ──► Conv(w) ──► c ──► BatchNormalization ──► y          after    x ──► Conv(v, b) ──► c          c is y
+        before    x ──► Conv(w) ──► c ──► BatchNormalization ──► y          after    x ──► Conv(v, b) ──► c       c is y
         """
         if node.op_type != origin.op_type or not is_product(node):
             return False

@@ -22,6 +22,7 @@ from modelexport.graph.operators import (
     is_commutative,
     is_linear,
     is_moving,
+    is_product,
     is_rearranging,
     is_view,
 )
@@ -160,7 +161,21 @@ def _pair_above_joints(
             continue  # some of that work is done here
         fitting = [class_before for class_before in joined if _distance(class_before, work[0], anchors) is not None]
         if len(fitting) == 1:
-            yield InputPair(class_after, fitting[0])
+            yield InputPair(class_after, _above_own_work(fitting[0], weights, anchors))
+
+
+def _above_own_work(class_before: int, weights: Sequence[int], anchors: Anchors) -> int:
+    """The nearest value from one upwards that was not made with any of some weights: who reads them now does that.
+
+    before    x ──► MatMul(w) ──► m ──► Add(b) ──► a, r ──► Add ──► LayerNormalization
+    after     x ──► MatMulNBits(w) ──► ?, r ──► SkipLayerNormalization(b)                    ? is m, and not a
+    """
+    for above in (class_before, *anchors.before.walk_up(class_before)):
+        maker = anchors.before.producers.get(above)
+        read = [] if maker is None else anchors.before.constant_inputs(maker)
+        if not any(anchors.is_like(weight, read) for weight in weights):
+            return above
+    return class_before
 
 
 def _above_joints(classes: Sequence[int], wanted: int, anchors: Anchors) -> list[int]:
@@ -251,6 +266,8 @@ def _pair_like_inputs(reader: Node, class_after: int, class_before: int, anchors
     views = _pair_views(class_after, class_before, anchors)
     if producer is None or origin is None or views.skipped:
         yield views
+    elif _is_read_transposed(reader, producer, origin):
+        yield InputPair(class_after, anchors.before.inputs(origin)[0], (origin,))
     elif same is not None:
         yield same if _has_absorbed(reader, producer, same, anchors) else InputPair(class_after, class_before)
     elif _is_left_to_reader(producer, origin, anchors):
@@ -261,6 +278,15 @@ def _pair_like_inputs(reader: Node, class_after: int, class_before: int, anchors
         if is_new or (is_view(producer) and _is_read(origin, producer, anchors)):
             for source in anchors.after.data_inputs(producer)[:1]:
                 yield from _pair_like_inputs(reader, source, class_before, anchors)
+
+
+def _is_read_transposed(reader: Node, producer: Node, origin: Node) -> bool:
+    """Whether a transposition between two products is in the second one: no weights of the first make up for it.
+
+    before    x ──► MatMul(w) ──► k ──► Transpose ──► t ──► MatMul(q)          after    x ──► MatMul(w) ──► ? ──►
+                                                                                              FusedMatMul(q)     ? is k
+    """
+    return origin.operator == "Transpose" and is_product(producer) and is_product(reader)
 
 
 def _has_absorbed(reader: Node, producer: Node, pair: InputPair, anchors: Anchors) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
-from modelexport.graph.operators import family, is_moving, is_passing, is_rearranging, is_view
+from modelexport.graph.operators import family, is_moving, is_passing, is_product, is_rearranging, is_view
 from modelexport.lineage.fusion import FusedWorks
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.region_order import RegionOrder
@@ -132,7 +132,9 @@ class ReplacedRegions:
         for node in nodes:
             keys = self._region_order(exits).possible_keys(node)
             sources = [self._before.graph.by_key[key] for key in keys if key not in self._done]
-            alike = [source for source in sources if _are_of_one_kind(source, node)]
+            kind = _kind_of(node, self._after)
+            alike = [source for source in sources if _kind_of(source, self._before) == kind]
+            alike = [each for each in alike if not is_rearranging(node) or each.attributes == node.attributes]
             possible[node.key] = [each for each in alike if not is_view(node) or self._has_same_sizes(each, node)]
             for source in possible[node.key]:
                 rivals.setdefault(source.key, []).append(node)
@@ -318,20 +320,23 @@ class ReplacedRegions:
         return self._slices[exits, claimed]
 
 
-def _are_of_one_kind(source: Node, node: Node) -> bool:
-    """Whether two nodes do the same kind of work; what only moves numbers has to move them alike."""
-    same = family(source.op_type) == family(node.op_type)
-    return same and (not is_rearranging(node) or source.attributes == node.attributes)
+# The kind of operator; of a product, also how many values it reads that vary: one with a weight is not one of two.
+_Kind = tuple[str, int]
+
+
+def _kind_of(node: Node, classes: ValueClasses) -> _Kind:
+    varying = [class_id for class_id in classes.varying_inputs(node) if not classes.is_scale(class_id)]
+    return family(node.op_type), len(varying) if is_product(node) else 0
 
 
 def _find_chains(
     nodes: Sequence[Node], region: Sequence[Node], classes: ValueClasses
-) -> Iterator[tuple[str, list[Node]]]:
-    """By kind of operator: those of some nodes of a region, if each is computed from the one before it."""
-    kinds: dict[str, list[Node]] = {}
+) -> Iterator[tuple[_Kind, list[Node]]]:
+    """By kind: those of some nodes of a region, if each is computed from the one before it."""
+    kinds: dict[_Kind, list[Node]] = {}
     for node in nodes:
         if not is_rearranging(node):
-            kinds.setdefault(family(node.op_type), []).append(node)
+            kinds.setdefault(_kind_of(node, classes), []).append(node)
     for kind, alike in kinds.items():
         if len(alike) == 1 or _are_in_line(alike, region, classes):
             yield kind, alike
