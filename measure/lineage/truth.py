@@ -292,11 +292,13 @@ class Truth:
         before, after = (self._before.computed, self._after.computed) if on_data else self._varying
 
         find = self._named if by_name else self._known
+        # What has become a constant under its own name is not computed here.
+        constants = {self._name(value) for value in node.inputs if value not in after}
         known = [find(value) for value in node.inputs if value in after]
+        known = [{value for value in each if not self._is_added(value, constants)} or each for each in known]
         if not all(known):
             return []
-        # What has become a constant under its own name is not computed here.
-        read = {self._name(value) for value in node.inputs if value not in after}.union(*known)
+        read = constants.union(*known)
         # What made the same as one of these may have been merged with it.
         same = {self._numbers(value) for value in read} - {None}
         computing: dict[str, None] = {}
@@ -307,11 +309,20 @@ class Truth:
                 continue
             computing[source.key] = None
             above = [value for value in source.inputs if value in before and value not in read]
-            above = [value for value in above if self._numbers(value) not in same]
+            above = [value for value in above if self._numbers(value) not in same or self._is_added(value, constants)]
             if len(computing) > _LARGEST or any(value not in self._before.producers for value in above):
                 return []  # the tool computes it from something else
             waiting += (self._before.producers[value] for value in above)
         return list(computing)
+
+    def _is_added(self, value: str, constants: Collection[str]) -> bool:
+        """Whether a constant that is still read made a value from its equal: a bias of zero that is in a BiasGelu."""
+        maker = self._before.producers.get(value)
+        if maker is None or not self._is_idle(value):
+            return False
+        makers = map(self._before.producers.get, maker.inputs)
+        copied = (each.inputs[0] for each in makers if each is not None and is_passing(each))
+        return not set(constants).isdisjoint((*maker.inputs, *copied))
 
     def _merged(self, key: str) -> Iterator[str]:
         """Nodes that made the same as another in the same way, and whose names are gone."""

@@ -236,6 +236,23 @@ class TestValues:
             truth = case.truth(h1=(made["h1"] + made["a1"]) / 2, y=made["y"])
             assert written(truth.contributors(case.node("h1"))) == contributors
 
+    @pytest.mark.parametrize("bias", ["b1", "copy"])
+    def test_a_bias_of_zero_is_added_by_who_reads_it(self, bias: str) -> None:
+        """Weights that are equal may be copies of one: the tool reads that."""
+        weights = [each for each in DENSE.graph.initializer if each.name != "b1"]
+        weights.append(tensor("b1", np.zeros(SIZE, np.float32)))
+        copy = [node("Identity", "b1", "copy")] if bias == "copy" else []
+        products = [node("MatMul", "x w1", "h1"), node("Add", f"h1 {bias}", "a1"), node("Gelu", "a1", "y")]
+        fused = node("BiasGelu", "h1 b1", "y", domain="com.microsoft")
+        alone = node("Gelu", "h1", "y", domain="com.microsoft")
+        owners = {"copy": [""], "h1": ["fc"], "a1": ["fc"], "y": ["act"]}
+        hierarchy = tree({"": "Net", "fc": "Linear", "act": "GELU"})
+        before = model(*copy, *products, weights=weights)
+        made = values(before)
+        for last, modules in ((fused, {str(ModuleCall(""))}), (alone, {"act"})):
+            case = Case(before, model(products[0], last, weights=weights), hierarchy, owners)
+            assert written(case.truth(h1=made["h1"], y=made["y"]).modules(case.node("y"))) == modules
+
     def test_what_has_become_a_constant_under_its_name_is_nobodys_work(self) -> None:
         before = model(node("Shape", "x", "s"), node("Add", "s s", "t"), node("Concat", "s t", "y", axis=0))
         after = model(
