@@ -318,7 +318,7 @@ class Truth:
     def _is_added(self, value: str, constants: Collection[str]) -> bool:
         """Whether a constant that is still read made a value from its equal: a bias of zero that is in a BiasGelu."""
         maker = self._before.producers.get(value)
-        if maker is None or not self._is_idle(value):
+        if maker is None or maker.key != value or not self._is_idle(value):
             return False
         makers = map(self._before.producers.get, maker.inputs)
         copied = (each.inputs[0] for each in makers if each is not None and is_passing(each))

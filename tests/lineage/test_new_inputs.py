@@ -1,4 +1,4 @@
-"""What a tool puts before or into a product: views, transpositions, a bias that a norm became, packed weights, a scale."""
+"""What tools put before or into products: views, transpositions, packed weights, scales, a bias that a norm became."""
 
 from __future__ import annotations
 

@@ -236,6 +236,11 @@ class TestValues:
             truth = case.truth(h1=(made["h1"] + made["a1"]) / 2, y=made["y"])
             assert written(truth.contributors(case.node("h1"))) == contributors
 
+    def test_a_second_output_is_nothing_that_was_added(self) -> None:
+        nodes = [node("Split", "x", "s t", axis=-1, num_outputs=2), node("Relu", "t", "y")]
+        case = Case(model(*nodes), model(*nodes), tree({"": "Net", "act": "ReLU"}), {"s": [""], "y": ["act"]})
+        assert written(case.truth(**values(case.before)).modules(case.node("y"))) == {"act"}
+
     @pytest.mark.parametrize("bias", ["b1", "copy"])
     def test_a_bias_of_zero_is_added_by_who_reads_it(self, bias: str) -> None:
         """Weights that are equal may be copies of one: the tool reads that."""
