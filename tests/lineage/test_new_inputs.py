@@ -196,3 +196,28 @@ def test_a_bias_that_a_norm_reads_is_not_added_by_the_product_above() -> None:
     assert sources(before, after, "product") == {"m"}
     assert sources(before, after, "sum") == {"u"}
     assert sources(before, after, "y") == {"a", "s", "y"}
+
+
+def test_what_divides_a_size_divides_no_values() -> None:
+    """An activation in its parts has a division, too."""
+    before = graph(
+        node("MatMul", "x w", "m"),
+        node("Shape", "m", "size"),
+        node("Gather", "size last", "long"),
+        node("Div", "long two", "half"),
+        node("Slice", "m zero half last", "s"),
+        node("Gelu", "s", "g"),
+        node("MatMul", "g v", "y"),
+        weights=tensors(w=WEIGHT, v=numbers(24, 8, 16), last=[2], two=[2], zero=[0]),
+    )
+    after = graph(
+        node("MatMul", "x w", "product"),
+        node("Split", "product", "left right", axis=-1, num_outputs=2),
+        node("Div", "left root", "divided"),
+        node("Erf", "divided", "error"),
+        node("Mul", "left error", "made"),
+        node("MatMul", "made v", "y"),
+        weights=tensors(w=WEIGHT, v=numbers(24, 8, 16), root=np.float32(1.41421)),
+    )
+    link = trace_lineage(before, after).nodes["divided"]
+    assert (set(link.sources), link.confidence) == ({"s", "g"}, Confidence.INFERRED)

@@ -320,13 +320,14 @@ class ReplacedRegions:
         return self._slices[exits, claimed]
 
 
-# The kind of operator; of a product, also how many values it reads that vary: one with a weight is not one of two.
-_Kind = tuple[str, int]
+# The kind of operator, and whether it works on data; of a product, also how many values it reads that vary: one with a
+# weight is not one of two.
+_Kind = tuple[str, bool, int]
 
 
 def _kind_of(node: Node, classes: ValueClasses) -> _Kind:
     varying = [class_id for class_id in classes.varying_inputs(node) if not classes.is_scale(class_id)]
-    return family(node.op_type), len(varying) if is_product(node) else 0
+    return family(node.op_type), node.key in classes.graph.computed, len(varying) if is_product(node) else 0
 
 
 def _find_chains(

@@ -239,7 +239,8 @@ class TestValues:
     def test_a_second_output_is_nothing_that_was_added(self) -> None:
         nodes = [node("Split", "x", "s t", axis=-1, num_outputs=2), node("Relu", "t", "y")]
         case = Case(model(*nodes), model(*nodes), tree({"": "Net", "act": "ReLU"}), {"s": [""], "y": ["act"]})
-        assert written(case.truth(**values(case.before)).modules(case.node("y"))) == {"act"}
+        made = values(case.before)
+        assert written(case.truth(s=made["s"], t=made["t"], y=made["y"]).modules(case.node("y"))) == {"act"}
 
     @pytest.mark.parametrize("bias", ["b1", "copy"])
     def test_a_bias_of_zero_is_added_by_who_reads_it(self, bias: str) -> None:
