@@ -221,3 +221,28 @@ def test_what_divides_a_size_divides_no_values() -> None:
     )
     link = trace_lineage(before, after).nodes["divided"]
     assert (set(link.sources), link.confidence) == ({"s", "g"}, Confidence.INFERRED)
+
+
+def test_of_two_views_behind_a_product_the_last_is_the_one_that_was_there() -> None:
+    """The first takes the shape back that the product needed."""
+    weights = tensors(w=WEIGHT, b=BIAS)
+    before = graph(
+        node("Shape", "x", "k"),
+        node("MatMul", "x w", "m"),
+        node("Add", "m b", "a"),
+        node("Reshape", "a k", "r"),
+        node("Transpose", "r", "y", perm=[1, 0, 2]),
+        weights=weights,
+    )
+    after = graph(
+        node("Strange", "x", "size"),
+        node("Strange", "size", "heads"),
+        node("Gemm", "x w b", "product"),
+        node("Reshape", "product size", "back"),
+        node("Reshape", "back heads", "view"),
+        node("Strange", "view", "y"),
+        weights=weights,
+    )
+    lineage = trace_lineage(before, after)
+    assert "r" in lineage.nodes["view"].sources
+    assert lineage.nodes["back"].confidence < Confidence.STRONG
