@@ -41,6 +41,7 @@ _TO_NUMBER = frozenset({"item", "__int__", "__float__", "__index__", "__complex_
 _TO_COUNT = frozenset({"nonzero", "unique", "unique_consecutive", "masked_select", "argwhere"})
 # Of these, the ones that are handed a mask; others count in what they are called on.
 _BY_MASK = frozenset({"masked_select", "__getitem__"})
+_DATA = torch.Tensor.data.__get__  # x.data, which is x.detach()
 _SIZES = frozenset({"size", "__len__", "numel", "nelement"})
 # A list of more numbers is data that a program computes with, and not something that it decides by.
 _MOST_WATCHED = 64
@@ -90,7 +91,8 @@ class Decision:
 class RunPath:
     """The way that one run took.
 
-    functions     what was called of torch, in order, as a digest
+    functions     what was called of torch, and the modules that ran, in order, as a digest: `a(x) if low else b(x)` is
+                  seen where a and b call the same functions, and nothing shows what `low` was compared with
     reads_length  `len()` was asked of a tensor, or a size was looked up in a table: what a program does with that
                   number cannot be seen
     """
@@ -157,6 +159,7 @@ class PathRecorder(TorchFunctionMode):
             return
         if not self._open:
             self._begin()  # a model that is run again begins a path of its own
+        self._digest.update(f"module {path}\n".encode())
         self._open.append(path)
 
     def _leave_module(self, module: nn.Module, *_rest: object) -> None:
@@ -172,6 +175,8 @@ class PathRecorder(TorchFunctionMode):
             return result
         name = getattr(func, "__name__", "")
         if name == "__get__":
+            if self._margins is not None and func == _DATA:
+                self._margins.follow("detach", func, args, kwargs, result)
             return watch_sizes(result) if isinstance(result, torch.Size) else result
         if name in _SIZES:
             self._reads_length |= name == "__len__"
