@@ -82,7 +82,8 @@ def conditional(then_branch: onnx.GraphProto) -> onnx.NodeProto:
 def test_what_only_decides_which_body_runs_belongs_to_who_runs_it() -> None:
     bodies = {name: body(node("Identity", "h", name), outputs=name) for name in ("then_branch", "else_branch")}
     asked = (node("Relu", "x", "h"), node("ReduceSum", "h", "s"), node("Greater", "s z", "c"))
-    made = graph(*asked, node("If", "c", "y", **bodies), inputs="x z")
+    branching = node("If", "c", "y", then_branch=bodies["then_branch"], else_branch=bodies["else_branch"])
+    made = graph(*asked, branching, inputs="x z")
     found = claim_by_dataflow(made, NET, {"h": claim("b"), "y": claim("a.p")}, "s")
     assert {key: owners(found)[key] for key in ("s", "c")} == {"s": ("a.p",), "c": ("a.p",)}
     assert str(found["s"].evidence[0]) == "dataflow:made for"

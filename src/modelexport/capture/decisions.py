@@ -41,7 +41,7 @@ _TO_NUMBER = frozenset({"item", "__int__", "__float__", "__index__", "__complex_
 _TO_COUNT = frozenset({"nonzero", "unique", "unique_consecutive", "masked_select", "argwhere"})
 # Of these, the ones that are handed a mask; others count in what they are called on.
 _BY_MASK = frozenset({"masked_select", "__getitem__"})
-_DATA = torch.Tensor.data.__get__  # x.data, which is x.detach()
+_DATA = vars(torch._C.TensorBase)["data"].__get__  # x.data, which is x.detach()
 _SIZES = frozenset({"size", "__len__", "numel", "nelement"})
 # A list of more numbers is data that a program computes with, and not something that it decides by.
 _MOST_WATCHED = 64
