@@ -89,6 +89,10 @@ def test_modules_that_numpy_chooses_are_both_found() -> None:
     assert any(float(probe.tensors["x"].sum()) < -3 for probe in probes)
 
 
+def test_where_of_a_mask_alone_counts_like_nonzero() -> None:
+    assert 1 in search(lambda x, _: torch.where(x > 0)[0].shape[0] < 3)
+
+
 @pytest.mark.parametrize("cut", [lambda x: x.detach(), lambda x: x.data])
 def test_gradients_lead_through_what_was_detached(cut: Callable[[Tensor], Tensor]) -> None:
     assert 1 in search(lambda x, _: cut(x)[0, 1] > 30 and cut(x)[0, 2] < -30)

@@ -196,7 +196,7 @@ class PathRecorder(TorchFunctionMode):
             target = self._margins.of_number(args[0]) if self._margins is not None else None
             self.note(NUMBER, _plain(result), target)
             return self._watch_numbers(name, args[0], result)
-        elif name in _TO_COUNT or (name == "__getitem__" and _find_mask(args[1]) is not None):
+        elif name in _TO_COUNT or _picks_by_truth(name, args):
             first = result[0] if isinstance(result, tuple) else result
             counted = _find_mask(args[1:]) if name in _BY_MASK else args[0]
             target = self._margins.of_count(counted) if self._margins is not None else None
@@ -237,6 +237,11 @@ class PathRecorder(TorchFunctionMode):
         with torch.enable_grad():
             margin = margin_of()
         self.note(BOOL, answer, -margin if answer else margin)
+
+
+def _picks_by_truth(name: str, args: tuple[Any, ...]) -> bool:
+    """`x[mask]`, and `torch.where(mask)`, which is `nonzero`."""
+    return (name == "where" and len(args) == 1) or (name == "__getitem__" and _find_mask(args[1]) is not None)
 
 
 def _find_mask(index: object) -> torch.Tensor | None:
