@@ -39,12 +39,13 @@ class CallBranch:
 def list_levels(fold_nodes: Sequence[FoldNode], provenance: Provenance) -> Iterator[list[CallBranch]]:
     """All calls with nodes but the outermost, those that made none first; a call comes after all that it made."""
     branches = _build_branches(fold_nodes, provenance)
-    levels: dict[int, list[CallBranch]] = {}
-    for call in sorted(branches, key=lambda call: -len(provenance.hierarchy.stack(call))):
-        branch = branches[call]
+    # Whoever made a call comes before it. A record of a stranger may say something else of how deep calls are.
+    for branch in reversed(branches.values()):
         branch.height = 1 + max((below.height for below in branch.below), default=-1)
+    inner = {below.call for branch in branches.values() for below in branch.below}
+    levels: dict[int, list[CallBranch]] = {}
     for call, branch in branches.items():
-        if len(provenance.hierarchy.stack(call)) > 1:
+        if call in inner:
             levels.setdefault(branch.height, []).append(branch)
     yield from (levels[height] for height in sorted(levels))
 
