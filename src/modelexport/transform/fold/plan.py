@@ -10,7 +10,7 @@ one count have no such path among them, and the largest such part is taken.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
@@ -50,7 +50,7 @@ def list_levels(fold_nodes: Sequence[FoldNode], provenance: Provenance) -> Itera
     yield from (levels[height] for height in sorted(levels))
 
 
-def _build_branches(fold_nodes: Sequence[FoldNode], provenance: Provenance) -> Mapping[ModuleCall, CallBranch]:
+def _build_branches(fold_nodes: Sequence[FoldNode], provenance: Provenance) -> dict[ModuleCall, CallBranch]:
     branches: dict[ModuleCall, CallBranch] = {}
     for number, fold_node in enumerate(fold_nodes):
         # What several calls share goes by the innermost call around all of them.
