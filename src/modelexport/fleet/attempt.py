@@ -184,8 +184,8 @@ def _environment(task: Task) -> dict[str, str]:
     """That of the worker, with the row's own. The command is of the same program as this one, installed or not."""
     own = Path(__file__).parents[2]
     paths = [] if own.name in ("site-packages", "dist-packages") else [str(own)]
-    paths += filter(None, (task.code, os.environ.get(_PYTHON_PATH)))
-    return {**os.environ, **({_PYTHON_PATH: os.pathsep.join(paths)} if paths else {}), **task.environment}
+    paths += filter(None, (task.code, task.environment.get(_PYTHON_PATH), os.environ.get(_PYTHON_PATH)))
+    return {**os.environ, **task.environment, **({_PYTHON_PATH: os.pathsep.join(paths)} if paths else {})}
 
 
 def _sizes(folder: Path) -> dict[str, int]:

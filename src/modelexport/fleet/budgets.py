@@ -22,7 +22,7 @@ from dataclasses import replace
 from modelexport.errors import propose_name, some_of
 from modelexport.fleet.plan import Budget, Row, Step
 from modelexport.fleet.sections import Section
-from modelexport.fleet.verbs import MODEL, REPORT, VERBS
+from modelexport.fleet.verbs import MODEL, VERBS
 from modelexport.record.results.fleet import BrokenBudget, StepResult, StepStatus
 
 _FIGURES = ("size", "nodes", "operators", "time", "memory", "latency", "difference", "verified")
@@ -136,12 +136,8 @@ def _operators_text(operators: Mapping[str, int]) -> str:
 
 
 def _size(step: str, results: Mapping[str, StepResult]) -> float | None:
-    """Of the models that it wrote: reports, logs and records beside them do not go to a device."""
     result = results.get(step)
-    if result is None or not result.status.has_output:
-        return None
-    sizes = [size for name, size in result.files.items() if name != REPORT and not name.endswith((".json", ".html"))]
-    return float(sum(sizes)) if sizes else None
+    return float(result.model_bytes) if result is not None and result.model_bytes else None
 
 
 def _figure(name: str) -> Callable[[str, Mapping[str, StepResult]], float | None]:

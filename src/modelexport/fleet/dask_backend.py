@@ -12,6 +12,7 @@ Needs the extra `fleet`; see https://distributed.dask.org and https://docs.dask.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -117,6 +118,10 @@ class DaskBackend:
         self._futures: dict[Any, Task] = {}
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._last_heard = time.monotonic()
+        # What it says of a connection that is lost, this backend says in one line.
+        self._log = logging.getLogger("distributed")
+        self._log_level = self._log.level
+        self._log.setLevel(logging.CRITICAL)
 
     @property
     def slots(self) -> int:
@@ -214,6 +219,7 @@ class DaskBackend:
             if part is not None:
                 with suppress(OSError, TimeoutError, RuntimeError):
                     part.close()
+        self._log.setLevel(self._log_level)
 
 
 # In each worker: what its running steps look at, by the run that they belong to.

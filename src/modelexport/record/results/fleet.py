@@ -96,8 +96,9 @@ class StepResult:
         return self.row, self.step
 
     @property
-    def size(self) -> int:
-        return sum(self.files.values())
+    def model_bytes(self) -> int:
+        """Of the ONNX files that it wrote, with their data: what goes to a device, without reports and records."""
+        return sum(size for name, size in self.files.items() if ".onnx" in name)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -235,6 +236,8 @@ Listener = Callable[[StepId, StepResult | None, FleetProgress], None]
 
 # Times of the same work differ by some per cent from run to run; below this, they say nothing.
 _NOTABLE_TIME, _NOTABLE_SECONDS = 0.25, 1.0
+# The record in a file has the versions and times of its export.
+_NOTABLE_SIZE = 0.001
 
 
 def describe_trend(before: StepResult, now: StepResult) -> str:
@@ -242,8 +245,8 @@ def describe_trend(before: StepResult, now: StepResult) -> str:
     if before.status is not now.status:
         return f"was {before.status}"
     changes = []
-    if before.size != now.size and before.size:
-        changes.append(f"size {_percent(before.size, now.size)}")
+    if abs(now.model_bytes - before.model_bytes) > _NOTABLE_SIZE * before.model_bytes:
+        changes.append(f"size {_percent(before.model_bytes, now.model_bytes)}")
     was, nodes = before.figures.get("nodes"), now.figures.get("nodes")
     if was is not None and nodes is not None and was != nodes:
         changes.append(f"nodes {was:,} → {nodes:,}")

@@ -369,7 +369,7 @@ _FILE_COLUMNS: Mapping[type, Mapping[str, Fields]] = {
         )
     },
     fleet.FleetResult: {
-        "results": fields(_STEP, "size", computed("nodes", lambda step: step.figures.get("nodes"))),
+        "results": fields(_STEP, "model_bytes", computed("nodes", lambda step: step.figures.get("nodes"))),
         "planned": fields("row step command kept"),
     },
     verification.Verification: {

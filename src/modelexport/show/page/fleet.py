@@ -50,7 +50,7 @@ def _row(result: FleetResult, row: FleetRow) -> str:
     steps = [row.steps.get(name) for name in result.steps]
     known = [step for step in steps if step is not None]
     nodes = next((step.figures["nodes"] for step in known if "nodes" in step.figures), None)
-    size = next((total for step in known if (total := _model_size(step))), 0)
+    size = next((total for step in known if (total := step.model_bytes)), 0)
     peaks = [step.peak_bytes for step in known if step.peak_bytes is not None]
     cells = [
         f'<td title="{_safe(row.source)}">{_model_link(row)}</td>',
@@ -101,10 +101,6 @@ def _changes(result: FleetResult) -> Iterator[str]:
     for step in result.results:
         if trend := result.trend(step):
             yield f"<li>{_safe(f'{step.row} {step.step}: {trend}')}</li>"
-
-
-def _model_size(step: StepResult) -> int:
-    return sum(size for name, size in step.files.items() if ".onnx" in name)
 
 
 def _link(row: str, step: str, file: str, text: str) -> str:

@@ -35,7 +35,6 @@ from modelexport.show.text.console import bytes_text, counted, note_lines, plain
 # More rows than anybody reads on a terminal.
 _MOST_ROWS = 60
 _STYLES = {StepStatus.OK: "green", StepStatus.SKIPPED: "dim"}
-_FIRST_FILE = ".onnx"
 
 
 def fleet_lines(result: FleetResult, *, everything: bool = False) -> Iterator[RenderableType]:
@@ -88,12 +87,9 @@ def _step_text(step: StepResult | None) -> Text:
 
 def _figures(row: FleetRow) -> tuple[Text, Text]:
     """Size and nodes of the first model that the row has."""
-    for step in row.steps.values():
-        nodes = step.figures.get("nodes")
-        size = sum(size for name, size in step.files.items() if _FIRST_FILE in name)
-        if size:
-            return plain(bytes_text(size)), plain("" if nodes is None else f"{nodes:,}")
-    return Text(""), Text("")
+    size = next((step.model_bytes for step in row.results if step.model_bytes), 0)
+    nodes = next((step.figures["nodes"] for step in row.results if "nodes" in step.figures), None)
+    return plain(bytes_text(size) if size else ""), plain("" if nodes is None else f"{nodes:,}")
 
 
 def _trends(result: FleetResult, row: FleetRow) -> str:
