@@ -27,11 +27,11 @@ from modelexport.fleet.coordinator import (
     free_threads,
     machine_memory,
 )
+from modelexport.fleet.fleet_plan import Option, Plan, Row
 from modelexport.fleet.manifest import read_plan
-from modelexport.fleet.plan import Option, Plan, Row
 from modelexport.fleet.process import Limits
 from modelexport.fleet.sections import read_limits
-from modelexport.fleet.sharing import Share
+from modelexport.fleet.shared_files import Share
 from modelexport.fleet.verbs import Produced, arguments_of
 from modelexport.graph.file.atomic import write_atomically
 from modelexport.record.results.fleet import (
@@ -114,6 +114,7 @@ def _run(
         backend, notes = _make_backend(plan, given, jobs)
         coordinator.run(backend)
     finally:
+        # Steps that were skipped are no part of the journal, so that results are written as a whole.
         # After Ctrl-C as well: what ended is in the table, and the next run goes on from there.
         ran = coordinator.progress.ran
         books.finish(coordinator.results(), changed=bool(ran))
@@ -212,6 +213,7 @@ def _check_commands(plan: Plan, path: Path) -> None:
     for row in plan.rows:
         for step in row.steps:
             options: Mapping[str, Option] = {**row.load, **step.options}
+            # 10,000 rows have a handful of combinations.
             signature = (step.verb, tuple(sorted(options.items())), row.exporter, bool(row.source))
             if signature not in checked:
                 checked.add(signature)

@@ -71,6 +71,7 @@ def fleet(*, models: Path, report: cli.Report, everything: bool, jobs: int | Non
     given = FleetOptions(jobs=jobs or 0, **options)
     with watched_fleet(quiet=report.verbosity.quiet or given.dry_run) as listener:
         result = run_fleet(models, given, listener=listener)
+    # A plan is what was asked for, also with --quiet.
     if given.dry_run:
         report.show(result, lambda: plan_lines(result), "planned")
         return 0

@@ -27,7 +27,7 @@ from pathlib import Path
 from modelexport.errors import FileUnwritable
 from modelexport.fleet.process import Cause, Ended, Limits, ProcessSpec, run_process
 from modelexport.fleet.reports import count_operators, describe_finding, judge_step, read_figures, read_report
-from modelexport.fleet.sharing import Share
+from modelexport.fleet.shared_files import Share
 from modelexport.fleet.verbs import LOG, REPORT, Argument, Produced
 from modelexport.graph.file.temporaries import name_temporary, remove_leftovers, remove_temporary
 from modelexport.record.results.fleet import StepResult, StepStatus
@@ -124,6 +124,7 @@ def _perform_in(root: Path, task: Task, stop: threading.Event) -> StepResult:
         remove_leftovers(row_folder)
         attempt = name_temporary(row_folder)
         result = _try_until_done(task, row_folder, attempt, stop)
+        # Before it is moved: a folder with a result is complete, whoever finds it.
         (attempt / RESULT).write_text(json.dumps(result.to_json()), encoding="utf-8")
         _move_into_place(attempt, row_folder / task.step)
     except FileUnwritable as error:
@@ -156,6 +157,7 @@ def _try_until_done(task: Task, row_folder: Path, attempt: Path, stop: threading
 
 
 def _run(task: Task, row_folder: Path, attempt: Path, stop: threading.Event) -> Ended:
+    # Some commands print their report, others are given the name of a file; see `verbs.py`.
     printed = REPORT in task.outputs and REPORT not in task.arguments
     spec = ProcessSpec(
         task.command(row_folder), attempt, _environment(task), attempt / (REPORT if printed else LOG), attempt / LOG
@@ -182,6 +184,7 @@ def _judge(task: Task, ended: Ended, attempt: Path) -> StepResult:
 
 def _environment(task: Task) -> dict[str, str]:
     """That of the worker, with the row's own. The command is of the same program as this one, installed or not."""
+    # An installed package is found anyway, and its folder would hide modules of Python itself.
     own = Path(__file__).parents[2]
     paths = [] if own.name in ("site-packages", "dist-packages") else [str(own)]
     paths += filter(None, (task.code, task.environment.get(_PYTHON_PATH), os.environ.get(_PYTHON_PATH)))

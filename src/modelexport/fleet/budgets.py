@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from modelexport.errors import propose_name, some_of
-from modelexport.fleet.plan import Budget, Row, Step
-from modelexport.fleet.sections import Section
+from modelexport.fleet.fleet_plan import Budget, Row, Step
+from modelexport.fleet.sections import TomlSection
 from modelexport.fleet.verbs import MODEL, VERBS
 from modelexport.record.results.fleet import BrokenBudget, StepResult, StepStatus
 
@@ -32,7 +32,7 @@ _LISTED = -1
 Budgets = Mapping[tuple[str, str], Budget]
 
 
-def parse(section: Section, steps: Sequence[str]) -> Budgets:
+def parse(section: TomlSection, steps: Sequence[str]) -> Budgets:
     """Budgets by step and figure. A table with the name of a step is about that step."""
     budgets: dict[tuple[str, str], Budget] = {}
     for key in section.content:
@@ -48,7 +48,7 @@ def parse(section: Section, steps: Sequence[str]) -> Budgets:
     return budgets
 
 
-def _parse_figure(section: Section, key: str) -> Budget:
+def _parse_figure(section: TomlSection, key: str) -> Budget:
     if key == "operators":
         return Budget(_ALL, key, operators=_parse_operators(section))
     if key == "verified":
@@ -67,7 +67,7 @@ def _parse_figure(section: Section, key: str) -> Budget:
     return Budget(_ALL, key, limit)
 
 
-def _parse_operators(section: Section) -> Mapping[str, int]:
+def _parse_operators(section: TomlSection) -> Mapping[str, int]:
     if isinstance(section.content["operators"], dict):
         table = section.table("operators")
         return {name: table.count(name, 0) for name in table.content}
@@ -108,6 +108,7 @@ def check_budgets(row: Row, results: Mapping[str, StepResult]) -> Iterator[Broke
             yield from _check_operators(budget, results.get(budget.step))
             continue
         seen = _SEEN[budget.figure](budget.step, results)
+        # Not known is not kept: nobody would look at a budget that is always met.
         broken = seen is None or (not seen if budget.figure == "verified" else seen > budget.limit)
         if broken:
             text = _texts(budget.figure)

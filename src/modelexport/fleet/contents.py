@@ -24,7 +24,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from modelexport.fleet.plan import Option, Row, Step
+from modelexport.fleet.fleet_plan import Option, Row, Step
 from modelexport.fleet.verbs import READ_FILES, is_reference
 from modelexport.graph.file.atomic import write_atomically
 from modelexport.record.json_reading import read_json_object
@@ -132,6 +132,7 @@ def step_key(
 def installed_versions() -> Mapping[str, str]:
     """Of all that decides what comes out, this package itself by its source: a fix makes another program of it."""
     versions = {"python": ".".join(map(str, sys.version_info[:3])), "modelexport": _own_digest()}
+    # By their metadata: importing them takes seconds, and here nothing is run.
     for tool in _TOOLS:
         try:
             versions[tool] = metadata.version(tool)
@@ -176,6 +177,7 @@ def _module_files(module: str, code: str) -> list[Path]:
     steps = module.split(".")
     for entry in filter(None, [code, *sys.path]):
         whole = Path(entry, *steps)
+        # A package that is imported around it may change it; it is a part of what is remembered by its own file alone.
         for path in (whole.with_suffix(".py"), whole / "__init__.py"):
             if path.is_file():
                 return [path]

@@ -20,7 +20,7 @@ from typing import Protocol
 from modelexport.fleet.attempt import Abandoned, Task, perform, read_result, step_folder
 from modelexport.fleet.bookkeeping import Bookkeeping
 from modelexport.fleet.contents import ContentDigests, installed_versions, step_key
-from modelexport.fleet.plan import Plan, Row, Step
+from modelexport.fleet.fleet_plan import Plan, Row, Step
 from modelexport.fleet.pool import Pool
 from modelexport.fleet.verbs import arguments_of, expected_outputs, referred_steps
 from modelexport.record.results.fleet import FleetProgress, Listener, StepResult, StepStatus
@@ -82,7 +82,7 @@ class RunOptions:
     rerun         run everything again
     online        models may be fetched from a hub
     memory        bytes that the memory limits of local steps may add up to; None where nothing is known
-    address       where files are shared through; see `sharing.py`
+    address       where files are shared through; see `shared_files.py`
     environment   variables that decide no result, such as the number of threads; those of a row go over them
     """
 
@@ -185,6 +185,7 @@ class Coordinator:
             needed = [name for name in (step.reads, *referred_steps(step.options)) if name]
             if not all(name in results for name in (*needed, *step.after)):
                 continue
+            # What it needs has ended, and wrote nothing: the reason is that step, and not this one.
             lost = next((name for name in needed if not results[name].status.has_output), None)
             if lost is not None:
                 self.progress.kept += 1
@@ -236,12 +237,14 @@ class Coordinator:
         """The result of the same work, if there is one that can be kept."""
         if self._options.rerun:
             return None
+        # The journal first: reading it once is quicker than a file for each step.
         result = self._books.known.get(task.id)
         folder = step_folder(self._books.folder, *task.id)
         if result is None or result.key != task.key:
             result = read_result(folder, task.key)
         if result is None or result.key != task.key or not self._can_stay(result, task):
             return None
+        # Files behind an address are not looked at: for 10,000 rows, that is an hour of requests.
         is_there = bool(self._options.address) or all((folder / name).exists() for name in task.outputs)
         return result if is_there or not result.status.has_output else None
 
@@ -250,6 +253,7 @@ class Coordinator:
             return True
         if self._options.retry_failed or not result.status.is_lasting:
             return False
+        # With more time or memory than it had, it may well end in another way.
         limits = (task.limits.timeout, task.limits.memory)
         return not result.status.depends_on_limits or (result.timeout, result.memory) == limits
 

@@ -26,7 +26,7 @@ from typing import Any
 from modelexport.errors import ClusterUnusable, ExtraMissing, FleetInvalid, UnknownName, propose_name
 from modelexport.fleet.attempt import Abandoned, Task, perform
 from modelexport.fleet.contents import installed_versions
-from modelexport.fleet.plan import ClusterSettings
+from modelexport.fleet.fleet_plan import ClusterSettings
 from modelexport.record.results.fleet import StepResult, StepStatus
 
 _SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from modelexport.errors import FleetInvalid, propose_name, some_of
-from modelexport.fleet.plan import STEP_NAME, Option, Step
+from modelexport.fleet.fleet_plan import STEP_NAME, Option, Step
 from modelexport.fleet.process import Limits
-from modelexport.fleet.sections import Section
+from modelexport.fleet.sections import TomlSection
 from modelexport.fleet.verbs import (
     CODE,
     MODEL,
@@ -43,7 +43,7 @@ class EntryReader:
     base: Path
     trust: bool = False
 
-    def options(self, section: Section, known: frozenset[str] | None = None) -> Mapping[str, Option]:
+    def options(self, section: TomlSection, known: frozenset[str] | None = None) -> Mapping[str, Option]:
         """Options of a command, under their long names. Whether the command has them is asked when all is read."""
         options: dict[str, Option] = {}
         for key in section.content:
@@ -59,7 +59,7 @@ class EntryReader:
             options[name] = self._option(section, key, tuple(value) if isinstance(value, list) else value)
         return options
 
-    def _option(self, section: Section, key: str, value: Option) -> Option:
+    def _option(self, section: TomlSection, key: str, value: Option) -> Option:
         name = key.replace("_", "-")
         if isinstance(value, tuple):
             if not all(isinstance(item, str | int | float) for item in value):
@@ -71,7 +71,7 @@ class EntryReader:
             return str(self.base / value)
         return value
 
-    def environment(self, section: Section) -> Mapping[str, str]:
+    def environment(self, section: TomlSection) -> Mapping[str, str]:
         variables = {}
         table = section.table("env")
         for name in table.content:
@@ -84,7 +84,7 @@ class EntryReader:
             variables[name] = str(value)
         return variables
 
-    def source(self, section: Section, value: str) -> str:
+    def source(self, section: TomlSection, value: str) -> str:
         """A model, as `export` takes it: a path becomes absolute, and a callable is code."""
         if value.startswith("-") or "\0" in value:
             raise section.fault("source", f"source is {value!r}, which is no model")
@@ -109,13 +109,13 @@ def _is_plain(name: str) -> bool:
     return bool(STEP_NAME.fullmatch(name)) and not name.startswith((MODEL.partition(".")[0], "report", "page", "log"))
 
 
-def limits_of(section: Section, above: Limits) -> Limits:
+def limits_of(section: TomlSection, above: Limits) -> Limits:
     """Those of a section, else those of what is around it."""
     timeout, memory = section.duration("timeout"), section.size("memory")
     return Limits(timeout or above.timeout, memory or above.memory)
 
 
-def resources_of(section: Section) -> Mapping[str, float]:
+def resources_of(section: TomlSection) -> Mapping[str, float]:
     """`resources = { GPU = 1 }`"""
     table = section.table("resources")
     amounts = {}
@@ -127,12 +127,12 @@ def resources_of(section: Section) -> Mapping[str, float]:
     return amounts
 
 
-def limited(step: Step, section: Section) -> Step:
+def limited(step: Step, section: TomlSection) -> Step:
     """With the limits of a row, which go over those of the step."""
     return replace(step, limits=limits_of(section, step.limits), resources=resources_of(section) or step.resources)
 
 
-def connect_steps(steps: Sequence[Step], fault: Section, *, has_file: bool) -> Iterator[Step]:
+def connect_steps(steps: Sequence[Step], fault: TomlSection, *, has_file: bool) -> Iterator[Step]:
     """Each step with the step whose file it reads, and a page with the reports of what stands before it.
 
     Without `from`, a step reads the file of the first step that makes one: `verify`, `int8` and `profile` all read
@@ -155,7 +155,7 @@ def connect_steps(steps: Sequence[Step], fault: Section, *, has_file: bool) -> I
         yield before[step.name]
 
 
-def _missing(fault: Section, step: Step, name: str, before: Mapping[str, Step] | None = None) -> FleetInvalid:
+def _missing(fault: TomlSection, step: Step, name: str, before: Mapping[str, Step] | None = None) -> FleetInvalid:
     known = some_of(list(before), 8) if before else "nothing"
     hint = f"Before it come: {known}. Put {name!r} into `steps`, before {step.name!r}."
     return fault.fault("steps", f"{step.name} needs the file of {name!r}, which is no step before it", hint)

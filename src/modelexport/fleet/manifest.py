@@ -22,12 +22,13 @@ from pathlib import Path
 
 from modelexport.errors import propose_name
 from modelexport.fleet.entries import TRUST_HINT, EntryReader, is_inside, limits_of, resources_of
-from modelexport.fleet.plan import STEP_NAME, ClusterSettings, Plan, Step, repeated_name
+from modelexport.fleet.fleet_plan import STEP_NAME, ClusterSettings, Plan, Step, repeated_name
 from modelexport.fleet.process import Limits
 from modelexport.fleet.rows import RowMaker, expand_rows
-from modelexport.fleet.sections import Section, read_toml
+from modelexport.fleet.sections import TomlSection, read_toml
 from modelexport.fleet.verbs import LOADING, VERBS
 
+# What somebody wants who says nothing: the file, whether it is right, and a page to look at.
 DEFAULT_STEPS = ("export", "verify", "view")
 
 
@@ -46,7 +47,7 @@ class _ManifestReader:
     def __init__(self, entries: EntryReader) -> None:
         self._entries = entries
 
-    def read(self, document: Section, name: str) -> Plan:
+    def read(self, document: TomlSection, name: str) -> Plan:
         fleet = document.table("fleet")
         output = self._output(fleet)
         jobs, retries = fleet.count("jobs", 0, 1), fleet.count("retries", 1)
@@ -63,22 +64,23 @@ class _ManifestReader:
             raise document.fault("row", f"two rows have the name {twice!r}", "Give each of them a `name` of its own.")
         return Plan(name, rows, output, jobs, retries, self._cluster(document.table("cluster")))
 
-    def _output(self, fleet: Section) -> str:
+    def _output(self, fleet: TomlSection) -> str:
         """Inside of the folder that the file is in: whoever runs it names other folders on the command line."""
         output = fleet.text_of("output")
         if output and not is_inside(output):
             raise fleet.fault("output", f"output is {output!r}, outside of the folder of the file", "Use --output.")
         return str(self._entries.base / output) if output else ""
 
-    def _cluster(self, section: Section) -> ClusterSettings:
+    def _cluster(self, section: TomlSection) -> ClusterSettings:
         workers, hosts = section.count("workers", 0, 1), section.texts("hosts") or ()
         options = section.table("options").content
+        # `job_script_prologue` of SLURM, `command` of a container.
         if options and not self._entries.trust:
             raise section.fault("options", "options of a cluster can run commands on its machines", TRUST_HINT)
         section.finish()
         return ClusterSettings(workers, hosts, options)
 
-    def _steps(self, section: Section, limits: Limits) -> Mapping[str, Step]:
+    def _steps(self, section: TomlSection, limits: Limits) -> Mapping[str, Step]:
         """Steps by name: those of the file, and each verb as a step of its name."""
         steps = {verb: Step(verb, verb, limits=limits) for verb in VERBS}
         for name, entry in section.tables():

@@ -132,6 +132,7 @@ def _watch_until_end(
             used = watch.look()
             if has_ended:
                 return Cause.EXITED
+            # At once and not gently: in the seconds that it would get, it may take all memory that is left.
             if limits.memory is not None and used > limits.memory:
                 return Cause.OUT_OF_MEMORY
             if stop.is_set():

@@ -31,6 +31,7 @@ _REPORT_BYTES = 1 << 26
 _FULL = tuple(os.strerror(code).lower() for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 # What `modelexport`, Python and allocators say when memory runs out.
 _NO_MEMORY = ("there is not enough memory", "memoryerror", "cannot allocate memory", "bad_alloc")
+# Exit codes of this program, beside 0.
 _FINDING, _FAULTS = 1, (2, 3)
 
 Verdict = tuple[StepStatus, str]
@@ -53,6 +54,7 @@ def judge_step(ended: Ended, limits: Limits, folder: Path, outputs: Sequence[str
         return StepStatus.OK, ""
     if ended.code == _FINDING and not missing:
         return StepStatus.FOUND, ""
+    # As `subprocess` has it: -11 for SIGSEGV.
     if ended.code < 0:
         return StepStatus.CRASHED, f"killed by {_signal_name(-ended.code)}"
     return _judge_failure(ended.code, said, missing)
@@ -96,6 +98,7 @@ def read_report(path: Path) -> Mapping[str, Any] | None:
             text = file.read(_REPORT_BYTES).decode("utf-8", "replace")
     except OSError:
         return None
+    # Reports are indented, so that this is where one begins.
     start = 0 if text.startswith("{") else text.find("\n{\n") + 1
     try:
         report = parse_json(text[start:])

@@ -22,8 +22,8 @@ from typing import Any
 from modelexport.errors import UnknownName, propose_name
 from modelexport.fleet import budgets
 from modelexport.fleet.entries import EntryReader, connect_steps, limited
-from modelexport.fleet.plan import Option, Row, Step, safe_name
-from modelexport.fleet.sections import Section, read_text
+from modelexport.fleet.fleet_plan import Option, Row, Step, safe_name
+from modelexport.fleet.sections import TomlSection, read_text
 from modelexport.fleet.verbs import LOADING, VERBS
 from modelexport.record.json_reading import parse_json
 
@@ -41,9 +41,9 @@ class RowMaker:
     names: tuple[str, ...]
     environment: Mapping[str, str]
     load: Mapping[str, Option]
-    budget: Section
+    budget: TomlSection
 
-    def make(self, entry: Section) -> Iterator[Row]:
+    def make(self, entry: TomlSection) -> Iterator[Row]:
         """The rows of one model: one for each exporter."""
         source, file = entry.text_of("source"), entry.text_of("file")
         reader, task, exporters = self.reader, entry.text_of("task"), entry.texts("exporters") or ("",)
@@ -66,7 +66,7 @@ class RowMaker:
             own = f"{name}-{exporter}" if len(exporters) > 1 else name
             yield replace(row, name=safe_name(own), exporter=exporter)
 
-    def _with_steps(self, row: Row, entry: Section) -> Row:
+    def _with_steps(self, row: Row, entry: TomlSection) -> Row:
         asked = entry.texts("steps")
         names = asked or tuple(name for name in self.names if self._applies(name, row))
         options = dict(entry.table("options").tables())
@@ -95,7 +95,7 @@ class RowMaker:
         return VERBS[step.verb].takes == "file" and (bool(row.source) or step.verb not in ("verify", "strategies"))
 
 
-def expand_rows(document: Section, base: Path, maker: RowMaker) -> Iterator[Row]:
+def expand_rows(document: TomlSection, base: Path, maker: RowMaker) -> Iterator[Row]:
     count = 0
     for entry in document.rows("row"):
         for single in _expand(entry, base):
@@ -106,7 +106,7 @@ def expand_rows(document: Section, base: Path, maker: RowMaker) -> Iterator[Row]
                 yield row
 
 
-def _expand(entry: Section, base: Path) -> Iterator[Section]:
+def _expand(entry: TomlSection, base: Path) -> Iterator[TomlSection]:
     kinds = [kind for kind in _KINDS if kind in entry.content]
     if "glob" in kinds and "table" in kinds:
         raise entry.fault("glob", "it has a glob and a table", "Make two rows of it.")
@@ -118,7 +118,7 @@ def _expand(entry: Section, base: Path) -> Iterator[Section]:
         yield entry
 
 
-def _expand_glob(entry: Section, base: Path) -> Iterator[Section]:
+def _expand_glob(entry: TomlSection, base: Path) -> Iterator[TomlSection]:
     """A `config.json` means the folder that it is in, and an ONNX file is one that is there already."""
     pattern = entry.text_of("glob")
     # Not `Path.glob`, which fails for a pattern that is absolute.
@@ -147,7 +147,7 @@ def _fixed_part(pattern: str) -> str:
     return str(Path(*fixed)) if fixed else ""
 
 
-def _expand_table(entry: Section, base: Path) -> Iterator[Section]:
+def _expand_table(entry: TomlSection, base: Path) -> Iterator[TomlSection]:
     name = entry.text_of("table")
     path = base / name
     text = read_text(path)
@@ -162,7 +162,7 @@ def _expand_table(entry: Section, base: Path) -> Iterator[Section]:
         yield _with_values(entry, values, f"{name}:{number}")
 
 
-def _csv_rows(entry: Section, text: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _csv_rows(entry: TomlSection, text: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """The first line names the columns; an empty cell says nothing."""
     reader = csv.reader(io.StringIO(text))
     try:
@@ -179,7 +179,7 @@ def _csv_rows(entry: Section, text: str, name: str) -> Iterator[tuple[int, dict[
         raise entry.fault("table", f"{name}:{reader.line_num}: {error}") from error
 
 
-def _json_rows(entry: Section, text: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_rows(entry: TomlSection, text: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
@@ -204,13 +204,13 @@ def _nested(values: Mapping[str, str]) -> dict[str, Any]:
     return nested
 
 
-def _with_values(entry: Section, values: Mapping[str, Any], place: str) -> Section:
+def _with_values(entry: TomlSection, values: Mapping[str, Any], place: str) -> TomlSection:
     """A row of its own, with the keys of the entry where it says nothing itself; tables are merged one level deep."""
     content = {key: value for key, value in entry.content.items() if key not in ("glob", "table")}
     for key, value in values.items():
         around = content.get(key)
         content[key] = {**around, **value} if isinstance(around, dict) and isinstance(value, dict) else value
-    return Section(content, entry.file, entry.text, place, entry.header)
+    return TomlSection(content, entry.file, entry.text, place, entry.header)
 
 
 def _name_after(source: str) -> str:

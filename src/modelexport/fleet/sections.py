@@ -51,7 +51,7 @@ def read_text(path: Path) -> str:
         raise FileUnreadable(f"cannot read {path}: it is no text in UTF-8", "Save it as UTF-8.") from error
 
 
-def read_toml(path: Path) -> Section:
+def read_toml(path: Path) -> TomlSection:
     """The whole file as one section."""
     text = read_text(path)
     try:
@@ -59,10 +59,10 @@ def read_toml(path: Path) -> Section:
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise FleetInvalid(f"{path}: {why}", "The file is no TOML: https://toml.io/en/v1.0.0") from error
-    return Section(content, path.name, text)
+    return TomlSection(content, path.name, text)
 
 
-class Section:
+class TomlSection:
     """A table of TOML, or a row of a table file.
 
     place  what messages call it: `[steps.int8]`, `[[row]] 3`, `models.csv:17`
@@ -151,25 +151,25 @@ class Section:
             return value.lower() == "true"
         return None if value is None else bool(value)
 
-    def table(self, key: str) -> Section:
+    def table(self, key: str) -> TomlSection:
         """A table inside of it, empty where there is none."""
         content = self.value(key, dict) or {}
         header = f"{self.header}.{key}" if self.header else key
         place = f"{self.place} {key}" if self.header.partition("#")[2] else f"[{header}]"
-        return Section(content, self.file, self.text, place, header)
+        return TomlSection(content, self.file, self.text, place, header)
 
-    def tables(self) -> Iterator[tuple[str, Section]]:
+    def tables(self) -> Iterator[tuple[str, TomlSection]]:
         """The tables in it by name; what is no table is an error."""
         for key in self.content:
             yield key, self.table(key)
 
-    def rows(self, key: str) -> Iterator[Section]:
+    def rows(self, key: str) -> Iterator[TomlSection]:
         """The tables of an array of tables."""
         items = self.value(key, list) or []
         for number, item in enumerate(items, 1):
             if not isinstance(item, dict):
                 raise self.wrong(key, item, f"a table: [[{key}]]")
-            yield Section(item, self.file, self.text, f"[[{key}]] {number}", f"{key}#{number}")
+            yield TomlSection(item, self.file, self.text, f"[[{key}]] {number}", f"{key}#{number}")
 
     def finish(self) -> None:
         """Fail for the first key that nobody knows."""
@@ -214,5 +214,5 @@ def _header_names(sections: list[str]) -> set[str]:
 def read_limits(timeout: float | str | None, memory: float | str | None, place: str) -> Limits:
     """Limits as somebody wrote them, outside of a file; `place` is what messages call that."""
     given = {"timeout": timeout, "memory": memory}
-    section = Section({key: value for key, value in given.items() if value is not None}, place)
+    section = TomlSection({key: value for key, value in given.items() if value is not None}, place)
     return Limits(section.duration("timeout"), section.size("memory"))

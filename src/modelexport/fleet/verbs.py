@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from modelexport.fleet.plan import Option, Row, Step
+from modelexport.fleet.fleet_plan import Option, Row, Step
 
 MODEL, FOLDER, REPORT, PAGE, LOG = "model.onnx", "model", "report.json", "page.html", "log.txt"
 

@@ -76,6 +76,7 @@ def _step(result: FleetResult, step: StepResult | None) -> str:
         return '<span class="muted">not run</span>'
     if step.status is StepStatus.SKIPPED:
         return '<span class="muted">skipped</span>'
+    # Where to read on: what it found, or what it said at its end.
     file = _REPORT if step.status.has_output and _REPORT in step.files else _LOG
     seconds = f" {step.seconds:.1f} s"
     trend = result.trend(step)
