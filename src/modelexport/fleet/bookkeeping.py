@@ -58,11 +58,14 @@ class Bookkeeping:
                 raise OSError("it was not written as a whole")
             self._unwritten.pop(0)
 
-    def finish(self, results: Iterable[StepResult], *, changed: bool) -> None:
-        """Write all results; what was the last run becomes the previous one if anything is new."""
+    def close(self) -> None:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
+
+    def finish(self, results: Iterable[StepResult], *, changed: bool) -> None:
+        """Write all results; what was the last run becomes the previous one if anything is new."""
+        self.close()
         path = self.folder / RESULTS
         everything = list(results)
         self.known.update(_by_id(everything))

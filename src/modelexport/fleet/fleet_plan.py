@@ -120,7 +120,7 @@ class Plan:
 def safe_name(name: str) -> str:
     """A name that can be part of a path: `google/bert` is `google-bert-1f0c5a`, which no other name becomes."""
     plain = _UNSAFE.sub("-", name).strip(".-")[:_LONGEST]
-    if plain == name and not _DEVICES.fullmatch(plain):
+    if plain and plain == name and not _DEVICES.fullmatch(plain):
         return plain
     return f"{plain or 'row'}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:6]}".lstrip("-")
 

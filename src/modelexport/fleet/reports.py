@@ -130,7 +130,8 @@ def count_operators(report: Mapping[str, Any]) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for part in (report, *_components(report)):
         nodes = part.get("nodes")
-        counts.update(node["op_type"] for node in nodes if "op_type" in node) if isinstance(nodes, list) else None
+        objects = [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
+        counts.update(str(node["op_type"]) for node in objects if "op_type" in node)
     return dict(sorted(counts.items()))
 
 

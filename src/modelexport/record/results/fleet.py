@@ -104,8 +104,10 @@ class StepResult:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> StepResult:
+    def from_json(cls, content: Any) -> StepResult:
         """Raises ValueError, KeyError or TypeError for what is no such line; keys of later versions are left out."""
+        if not isinstance(content, dict):
+            raise TypeError("it is no object")
         known = {name: value for name, value in content.items() if name in cls.__slots__}
         result = cls(**{**known, "status": StepStatus(known["status"])})
         texts = (result.row, result.step, result.verb, result.key, result.reason)
