@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -47,7 +48,8 @@ def deployers(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestDeployers:
     pytestmark = pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs distributed")
 
-    def test_slurm_gets_a_job_for_each_worker(self, deployers: None) -> None:
+    @pytest.mark.usefixtures("deployers")
+    def test_slurm_gets_a_job_for_each_worker(self) -> None:
         settings = ClusterSettings(20, options={"queue": "gpu", "memory": "32GB", "walltime": "02:00:00"})
         cluster = choose_deployer("slurm", settings).start()
         assert cluster.keywords == {
@@ -59,7 +61,7 @@ class TestDeployers:
         }
         assert cluster.scaled == 20
 
-    def test_the_job_script_of_slurm_has_it_all(self, tmp_path: Path) -> None:
+    def test_the_job_script_of_slurm_has_it_all(self) -> None:
         pytest.importorskip("dask_jobqueue")
         settings = ClusterSettings(
             0, options={"queue": "gpu", "memory": "32GB", "job_extra_directives": ["--gres=gpu:1"]}
@@ -70,13 +72,15 @@ class TestDeployers:
         for line in ("#SBATCH -p gpu", "#SBATCH --mem=30G", "#SBATCH --cpus-per-task=1", "#SBATCH --gres=gpu:1"):
             assert line in script
 
-    def test_ssh_puts_the_scheduler_on_the_first_host(self, deployers: None) -> None:
+    @pytest.mark.usefixtures("deployers")
+    def test_ssh_puts_the_scheduler_on_the_first_host(self) -> None:
         cluster = choose_deployer("ssh", ClusterSettings(hosts=("a", "b"))).start()
         assert cluster.keywords == {"hosts": ["a", "a", "b"], "worker_options": {"nthreads": 1}}
         with pytest.raises(FleetInvalid, match="needs hosts"):
             choose_deployer("ssh", ClusterSettings())
 
-    def test_kubernetes_gets_its_image(self, deployers: None) -> None:
+    @pytest.mark.usefixtures("deployers")
+    def test_kubernetes_gets_its_image(self) -> None:
         cluster = choose_deployer("kubernetes", ClusterSettings(3, options={"image": "me/modelexport:1"})).start()
         assert cluster.keywords == {"name": "modelexport-fleet", "n_workers": 3, "image": "me/modelexport:1"}
 
@@ -85,7 +89,8 @@ class TestDeployers:
         with pytest.raises(ExtraMissing, match="SLURMCluster needs dask-jobqueue"):
             choose_deployer("slurm", ClusterSettings()).start()
 
-    def test_keywords_that_it_does_not_know_are_told(self, deployers: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.usefixtures("deployers")
+    def test_keywords_that_it_does_not_know_are_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(**_: object) -> None:
             raise TypeError("unexpected keyword 'quue'")
 
@@ -104,7 +109,7 @@ class TestDeployers:
         from modelexport.fleet import dask_backend
 
         monkeypatch.setattr(dask_backend, "_CONNECT", 1)
-        with pytest.raises(ClusterUnusable, match="there is no scheduler at tcp://127.0.0.1:9"):
+        with pytest.raises(ClusterUnusable, match=r"there is no scheduler at tcp://127\.0\.0\.1:9"):
             connect("tcp://127.0.0.1:9", ClusterSettings())
 
 
@@ -117,10 +122,24 @@ def environment() -> dict[str, str]:
 def scheduler(folder: Path) -> Iterator[tuple[str, int]]:
     """Its address and its process."""
     file = folder / "scheduler.json"
-    command = ["-m", "distributed.cli.dask_scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
-    with started([sys.executable, *command], env=environment(), stderr=(folder / "scheduler.log").open("w")) as child:
+    command = [
+        "-m",
+        "distributed.cli.dask_scheduler",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--no-dashboard",
+        "--scheduler-file",
+        str(file),
+    ]
+    log = folder / "scheduler.log"
+    with (
+        log.open("w") as output,
+        started([sys.executable, *command], env=environment(), stdout=output, stderr=output) as child,
+    ):
         while not file.exists():
-            assert child.poll() is None, (folder / "scheduler.log").read_text()
+            assert child.poll() is None, log.read_text()
             time.sleep(0.1)
         time.sleep(0.2)
         yield f"tcp://{file.read_text().partition('tcp://')[2].partition(chr(34))[0]}", child.pid
@@ -130,7 +149,10 @@ def scheduler(folder: Path) -> Iterator[tuple[str, int]]:
 def worker(folder: Path, address: str, name: str, *more: str) -> Iterator[int]:
     command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-dashboard"]
     command += ["--no-nanny", "--name", name, "--local-directory", str(folder / name), *more]
-    with started(command, env=environment(), stderr=(folder / f"{name}.log").open("w")) as child:
+    with (
+        (folder / f"{name}.log").open("w") as output,
+        started(command, env=environment(), stdout=output, stderr=output) as child,
+    ):
         yield child.pid
 
 
@@ -184,10 +206,13 @@ class TestWorkers:
 
     def test_a_resource_that_no_worker_has_is_said_at_once(self, tmp_path: Path) -> None:
         path = write_fleet(tmp_path, HEAD + '[[row]]\nname = "fine"\nfile = "a.onnx"\nresources = { GPU = 1 }\n')
-        with scheduler(tmp_path) as (address, _), worker(tmp_path, address, "w1", "--resources", "CPU=1"):
-            time.sleep(3)
-            with pytest.raises(ClusterUnusable, match="offers 1 GPU"):
-                fleet(path, FleetOptions(output=tmp_path / "out", cluster=address))
+        options = FleetOptions(output=tmp_path / "out")
+        with (
+            scheduler(tmp_path) as (address, _),
+            worker(tmp_path, address, "w1", "--resources", "CPU=1"),
+            pytest.raises(ClusterUnusable, match="offers 1 GPU"),
+        ):
+            fleet(path, replace(options, cluster=address))
 
 
 def hold_first_start(folder: Path) -> None:

@@ -19,6 +19,8 @@ if fault.startswith("exit"):
     os._exit(int(fault[4:]))
 if fault.startswith("signal"):
     os.kill(os.getpid(), int(fault[6:]))
+if fault.startswith("wait"):
+    time.sleep(float(fault[4:]))
 if fault == "hang":
     time.sleep(600)
 if fault == "eat":

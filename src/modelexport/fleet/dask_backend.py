@@ -139,7 +139,6 @@ class DaskBackend:
                     yield f"worker {worker} has other versions of {', '.join(other)}"
 
     def start(self, task: Task) -> None:
-        self._check_resources(task)
         # A name of its own: Dask takes tasks with the same name for the same task, whoever asks.
         name = f"{task.row}-{task.step}-{uuid.uuid4().hex[:8]}"
         future = self._client.submit(
@@ -148,10 +147,10 @@ class DaskBackend:
         self._futures[future] = task
         future.add_done_callback(self._ended.put)
 
-    def _check_resources(self, task: Task) -> None:
+    def _check_resources(self, wanted: Mapping[str, float]) -> None:
         """Dask waits forever for a resource that no worker has."""
         offered = [worker.get("resources", {}) for worker in self._workers().values()]
-        for name, amount in task.resources.items():
+        for name, amount in wanted.items():
             if offered and not any(resources.get(name, 0) >= amount for resources in offered):
                 known = sorted({key for resources in offered for key in resources})
                 hint = (
@@ -172,6 +171,9 @@ class DaskBackend:
             future = self._ended.get(timeout=_PATIENCE)
         except queue.Empty:
             self._ensure_connected()
+            # Again and again: workers come and go, and the first may come after the first step was given away.
+            for resources in {tuple(task.resources.items()) for task in self._futures.values()}:
+                self._check_resources(dict(resources))
             return
         while True:
             task = self._futures.pop(future, None)
