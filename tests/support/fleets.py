@@ -58,6 +58,7 @@ def write_fleet(folder: Path, text: str) -> Path:
 
 def faulty_row(folder: Path, name: str, fault: str, more: str = "") -> str:
     """A row whose processes do that to themselves; it needs trust."""
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "sitecustomize.py").write_text(_FAULTS, encoding="utf-8")
     variables = f'FLEET_FAULT = "{fault}", FLEET_MARK = "{folder / "mark"}", PYTHONPATH = "{folder}"'
     return f'\n[[row]]\nname = "{name}"\nfile = "a.onnx"\nenv = {{ {variables} }}\n{more}\n'

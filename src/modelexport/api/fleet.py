@@ -119,7 +119,7 @@ def _run(
         ran = coordinator.progress.ran
         books.finish(coordinator.results(), changed=bool(ran))
     result = _summarize(plan, output, books, coordinator.progress)
-    result = replace(result, seconds=time.monotonic() - start, notes=notes, page=output / PAGE)
+    result = replace(result, seconds=time.monotonic() - start, notes=notes, page=output / PAGE, asked=given.only)
     write_atomically(output / PAGE, page(result))
     if share is not None:
         share.write(RESULTS, (output / RESULTS).read_bytes())

@@ -185,6 +185,7 @@ class FleetResult:
     previous  results of the run before this one, to see what changed
     planned   of --dry-run: what would be run
     page      the HTML page, None if none was written
+    asked     the rows that this run was about; empty for all of them. Only they decide whether it is `ok`
     """
 
     name: str
@@ -198,14 +199,19 @@ class FleetResult:
     previous: Mapping[StepId, StepResult] = field(default_factory=dict)
     planned: tuple[PlannedStep, ...] = ()
     page: Path | None = None
+    asked: tuple[str, ...] = ()
+
+    @property
+    def asked_rows(self) -> tuple[FleetRow, ...]:
+        return tuple(row for row in self.rows if not self.asked or row.name in self.asked)
 
     @property
     def ok(self) -> bool:
-        return all(row.ok for row in self.rows)
+        return not self.faulty
 
     @property
     def faulty(self) -> tuple[FleetRow, ...]:
-        return tuple(row for row in self.rows if not row.ok)
+        return tuple(row for row in self.asked_rows if not row.ok)
 
     @property
     def results(self) -> tuple[StepResult, ...]:

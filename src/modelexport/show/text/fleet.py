@@ -38,13 +38,12 @@ _STYLES = {StepStatus.OK: "green", StepStatus.SKIPPED: "dim"}
 
 
 def fleet_lines(result: FleetResult, *, everything: bool = False) -> Iterator[RenderableType]:
-    shown = result.rows if everything or len(result.rows) <= _MOST_ROWS else result.faulty
+    asked = result.asked_rows
+    shown = asked if everything or len(asked) <= _MOST_ROWS else result.faulty
     if shown:
         yield _table(result, shown)
-    if len(shown) < len(result.rows):
-        yield plain(
-            f"{counted(len(result.rows) - len(shown), 'row')} not shown: nothing is wrong with them (--all)", "dim"
-        )
+    if len(shown) < len(asked):
+        yield plain(f"{counted(len(asked) - len(shown), 'row')} not shown: nothing is wrong with them (--all)", "dim")
     yield from (plain(f"budget: {row.name}: {broken}", "red") for row in shown for broken in row.broken)
     yield plain(summary_text(result))
     if result.page is not None:
@@ -53,19 +52,14 @@ def fleet_lines(result: FleetResult, *, everything: bool = False) -> Iterator[Re
 
 def summary_text(result: FleetResult) -> str:
     """`3 rows: 2 ok, 1 with faults · 7 steps ok, 1 failed, 1 skipped · 6 run, 3 kept · 41.2 s`."""
-    counts = Counter(str(step.status) for step in result.results)
-    missing = sum(len(row.missing) for row in result.rows)
+    rows, faulty = result.asked_rows, len(result.faulty)
+    counts = Counter(str(step.status) for row in rows for step in row.results)
+    missing = sum(len(row.missing) for row in rows)
     steps = [f"{count} {status}" for status, count in sorted(counts.items(), key=lambda item: -item[1])]
     steps += [f"{missing} not run"] if missing else []
-    faulty = len(result.faulty)
-    rows = (
-        f"{counted(len(result.rows), 'row')}, {faulty} with faults"
-        if faulty
-        else f"{counted(len(result.rows), 'row')}, all ok"
-    )
-    return " · ".join(
-        (rows, f"steps: {', '.join(steps)}", f"{result.ran} run, {result.kept} kept", f"{result.seconds:.1f} s")
-    )
+    head = f"{counted(len(rows), 'row')}, {f'{faulty} with faults' if faulty else 'all ok'}"
+    done = f"{result.ran} run, {result.kept} kept"
+    return " · ".join((head, f"steps: {', '.join(steps)}", done, f"{result.seconds:.1f} s"))
 
 
 def _table(result: FleetResult, rows: tuple[FleetRow, ...]) -> Table:
