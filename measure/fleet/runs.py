@@ -27,6 +27,7 @@ class FleetRun:
 
     code: int
     seconds: float
+    cpu_seconds: float
     peak_bytes: int
     document: Mapping[str, Any]
     results: Mapping[tuple[str, str], StepResult]
@@ -48,7 +49,8 @@ def run_fleet(models: Path, output: Path, *more: str) -> FleetRun:
     spec = ProcessSpec(command(models, output, "--format", "json", *more), ROOT, environment(), printed, log)
     ended = run_process(spec, Limits(_LIMIT))
     document = json.loads(printed.read_text() or "{}") if printed.exists() else {}
-    return FleetRun(ended.code, ended.seconds, ended.peak_bytes or 0, document, known(output))
+    cpu = ended.cpu_seconds or 0.0
+    return FleetRun(ended.code, ended.seconds, cpu, ended.peak_bytes or 0, document, known(output))
 
 
 def known(output: Path) -> Mapping[tuple[str, str], StepResult]:

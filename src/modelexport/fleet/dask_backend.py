@@ -214,12 +214,13 @@ class DaskBackend:
         """Processes on workers end, also those whose results nobody can fetch any longer."""
         pending, self._futures = list(self._futures), {}
         if pending:
-            with suppress(OSError, TimeoutError, RuntimeError):
-                self._client.run(stop_run, self._run, wait=False)
+            # Whatever a scheduler answers that is on its way out, it must not hide why this ends.
+            with suppress(Exception):
+                self._client.run(stop_run, self._run, on_error="ignore")
                 self._client.cancel(pending, force=True)
         for part in (self._client, self._cluster):
             if part is not None:
-                with suppress(OSError, TimeoutError, RuntimeError):
+                with suppress(Exception):
                     part.close()
         self._log.setLevel(self._log_level)
 

@@ -30,7 +30,7 @@ from modelexport.record.results.fleet import (
     StepResult,
     StepStatus,
 )
-from modelexport.show.text.console import bytes_text, counted, note_lines, plain, table
+from modelexport.show.text.console import bytes_text, counted, note_lines, plain, short_text, table
 
 # More rows than anybody reads on a terminal.
 _MOST_ROWS = 60
@@ -63,7 +63,9 @@ def summary_text(result: FleetResult) -> str:
 
 
 def _table(result: FleetResult, rows: tuple[FleetRow, ...]) -> Table:
-    built = table("", "row", *result.steps, "size", "nodes", "since last run", "what", right=("size", "nodes"))
+    built = table(
+        "", "row", *map(short_text, result.steps), "size", "nodes", "since last run", "what", right=("size", "nodes")
+    )
     for row in rows:
         cells = [_step_text(row.steps.get(name)) for name in result.steps]
         built.add_row(
