@@ -19,9 +19,11 @@ import os
 import stat
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import metadata
+from itertools import takewhile
 from pathlib import Path
 
 from modelexport.fleet.fleet_plan import Option, Row, Step
@@ -46,6 +48,7 @@ class ContentDigests:
         self._cache_file = cache_file
         self._kept: dict[str, _Entry] = dict(_read_cache(cache_file))
         self._seen: dict[str, str] = {}
+        self._listed: dict[Path, list[str]] = {}
         self._changed = False
 
     def of(self, path: str) -> str:
@@ -84,11 +87,22 @@ class ContentDigests:
     def _digest(self, path: Path) -> str:
         try:
             if not path.is_dir():
-                return _digest_json([(file.name, self._of_file(file)) for file in _with_companions(path)])
+                return _digest_json([(file.name, self._of_file(file)) for file in self._with_companions(path)])
             return _digest_json([(name, self._of_file(path / name)) for name in sorted(_files_below(path))])
         except (OSError, ValueError) as error:
             # Whoever runs the step says what is wrong; two machines that lack it are alike.
             return f"{path}: {type(error).__name__}"
+
+    def _with_companions(self, path: Path) -> list[Path]:
+        """A file and those that begin with its name: `model.onnx`, `model.onnx.data`, `model.onnx_data`."""
+        if path.suffix != ".onnx":
+            return [path]
+        # A folder is listed once: thousands of rows may have their files in the same one.
+        if path.parent not in self._listed:
+            self._listed[path.parent] = sorted(entry.name for entry in os.scandir(path.parent) if entry.is_file())
+        names = self._listed[path.parent]
+        beside = takewhile(lambda name: name.startswith(path.name), names[bisect_left(names, path.name) :])
+        return [path, *(path.parent / name for name in beside if name != path.name)]
 
     def _of_file(self, path: Path) -> str:
         status = path.stat()
@@ -152,14 +166,6 @@ def _own_digest() -> str:
 def _digest_json(content: object) -> str:
     text = json.dumps(content, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _with_companions(path: Path) -> list[Path]:
-    """A file and those that begin with its name: `model.onnx`, `model.onnx.data`, `model.onnx_data`."""
-    if path.suffix != ".onnx":
-        return [path]
-    beside = [entry for entry in path.parent.iterdir() if entry.name.startswith(path.name) and entry.is_file()]
-    return sorted({path, *beside})
 
 
 def _files_below(folder: Path) -> Iterator[str]:
