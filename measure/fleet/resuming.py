@@ -21,7 +21,7 @@ MEGABYTES, MILLISECONDS = 300, 20
 
 
 def measure_resume(folder: Path, count: int = ROWS) -> Table:
-    """Every row has a model of its own, and two steps."""
+    """Every row has a model of its own."""
     shutil.rmtree(folder, ignore_errors=True)
     manifest, output = _write_rows(folder, count), folder / "out"
     _write_results(manifest, output)
@@ -47,7 +47,7 @@ def measure_resume(folder: Path, count: int = ROWS) -> Table:
     )
     columns = ("", "seconds", "ms a row", "CPU ms a row", "MB", "steps run", "steps kept")
     text = (
-        f"{count:,} rows of two steps, each with a model of its own and its results. "
+        f"{count:,} rows, each with a model of its own and its result. "
         f"Wanted: at most {MEGABYTES} MB and {MILLISECONDS} ms a row."
     )
     return Table("Resume", text, columns, tuple(lines), holds)
@@ -63,7 +63,7 @@ def _write_rows(folder: Path, count: int) -> Path:
         lines.append(f"m{number},{path.relative_to(folder)}")
     (folder / "rows.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     manifest = folder / "models.toml"
-    manifest.write_text('[fleet]\nsteps = ["analyze", "cost"]\n[[row]]\ntable = "rows.csv"\n', encoding="utf-8")
+    manifest.write_text('[fleet]\nsteps = ["cost"]\n[[row]]\ntable = "rows.csv"\n', encoding="utf-8")
     return manifest
 
 
