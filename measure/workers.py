@@ -189,6 +189,26 @@ def find_cause(code: int, log: Path) -> str:
 
 
 @contextlib.contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """A `kill` or a closed terminal ends what runs as Ctrl-C does: processes that were started are ended, too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    try:
+        for number in numbers:
+            signal.signal(number, _end)
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
+
+
+@contextlib.contextmanager
 def silence() -> Iterator[None]:
     """Tools talk a lot."""
     nowhere = io.StringIO()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -58,6 +59,9 @@ def known(output: Path) -> Mapping[tuple[str, str], StepResult]:
 
 
 def start(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As shells start what runs in the background; a child would inherit it, and Ctrl-C is one of the faults.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with log.open("wb") as output:
         return subprocess.Popen(list(words), cwd=ROOT, env=environment(), stdout=output, stderr=output)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import statistics
@@ -131,7 +132,7 @@ def compose_growth(results: Sequence[StepResult]) -> Table:
             continue
         seconds = sorted(result.cpu_seconds or 0 for result in steps)
         peaks = sorted((result.peak_bytes or 0) / 1e6 for result in steps)
-        spread = (statistics.median(seconds), seconds[int(0.9 * (len(seconds) - 1))], seconds[-1])
+        spread = (statistics.median(seconds), seconds[math.ceil(0.9 * len(seconds)) - 1], seconds[-1])
         lines.append(
             (
                 name,

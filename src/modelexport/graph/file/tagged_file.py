@@ -25,9 +25,8 @@ from modelexport.errors import FileUnreadable, RecordMismatch, RecordMissing, Re
 from modelexport.graph.crossings import Crossings, find_crossings
 from modelexport.graph.file.context import find_cache_sizes
 from modelexport.graph.file.metadata import (
+    count_differing_nodes,
     name_nodes,
-    node_keys,
-    read_node_keys,
     read_outline,
     read_record,
     sidecar_path,
@@ -150,10 +149,7 @@ class TaggedFile(ModelFile):
         record = None if self.believed is not None else self.embedded.provenance
         if record is None or not self.is_up_to_date:
             return ()
-        count = 0
-        for key, node in self.protos.items():
-            written, entry = read_node_keys(node), record.nodes.get(key)
-            count += bool(written) and written != ({} if entry is None else node_keys(record, entry.attribution))
+        count = count_differing_nodes(self.protos, record)
         if not count:
             return ()
         nodes = "1 node differ" if count == 1 else f"{count:,} nodes differ"

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console, JustifyMethod, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from modelexport.errors import printable, shorten
@@ -28,6 +27,7 @@ from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.limits import NAME_CHARACTERS
 from modelexport.record.polynomial import Polynomial
 from modelexport.record.provenance import Confidence
+from modelexport.show.text.table_layout import PlainTable
 
 
 def emit(text: str, path: Path | None = None, *, quiet: bool = False) -> None:
@@ -178,7 +178,7 @@ def as_text(parts: Iterable[RenderableType], width: int = _PIPE_WIDTH) -> str:
     buffer = io.StringIO()
     console = Console(file=buffer, width=width, color_system=None, highlight=False)
     for part in parts:
-        console.print(part)
+        console.print(part, crop=False)
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
@@ -209,9 +209,9 @@ def confidence_text(confidence: Confidence) -> Text:
     return Text(confidence.label, _STYLES[confidence])
 
 
-def table(title: str, *columns: str, right: Collection[str] = ()) -> Table:
+def table(title: str, *columns: str, right: Collection[str] = ()) -> PlainTable:
     """A table without lines; the columns named in `right` hold numbers."""
-    built = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    built = PlainTable(title=title, title_style="bold")
     for column in columns:
         is_number = column in right
         justify: JustifyMethod = "right" if is_number else "left"
