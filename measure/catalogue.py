@@ -192,6 +192,15 @@ MEASURES = (
         frozenset(),
     ),
     Measure(
+        "fleet",
+        "fleets: speed on one and two workers, seeded faults, resume of 10,000 rows, plans for many models",
+        "parts of the page (speed, faults, resume, plan) and rows of measure/corpus/models.toml",
+        "docs/scale.md",
+        "these parts, speed with these rows of the corpus",
+        "measure.fleet.fleet_run:run_measure",
+        frozenset(),
+    ),
+    Measure(
         "house",
         "size and shape of the package",
         "nothing",

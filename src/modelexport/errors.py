@@ -21,6 +21,8 @@
         ├── CutImpossible                  a module that cannot be cut out of its file
         ├── SelectionInexpressible         nodes that a tool cannot be told about
         ├── TargetUnsuitable               a consumer of packages that cannot run the model
+        ├── FleetInvalid                   a file of models that cannot be understood
+        ├── ClusterUnusable                a cluster that cannot be reached, or went away
         └── ExtraMissing                   an optional dependency is not installed
 
 A finding (a numeric mismatch, an unattributed node, an invalid tag) is a result and never an error; commands
@@ -138,6 +140,14 @@ class SelectionInexpressible(UserError):
 
 
 class TargetUnsuitable(UserError):
+    pass
+
+
+class FleetInvalid(UserError):
+    pass
+
+
+class ClusterUnusable(UserError):
     pass
 
 

@@ -23,7 +23,7 @@ from typing import TextIO
 
 import click
 
-from modelexport.errors import ModelExportError, printable_lines
+from modelexport.errors import ModelExportError, UnknownName, UserError, printable_lines
 from modelexport.record.limits import MESSAGE_CHARACTERS
 
 # The help texts are here so that listing the verbs imports none of them.
@@ -57,6 +57,9 @@ _SECTIONS = {
         "convert": "Write a file as other viewers show it: Model Explorer, GraphML, Graphviz, Mermaid, CSV, Netron.",
         "strip": "Write a file without what this tool has put into it.",
     },
+    "Many models": {
+        "fleet": "Run these commands on many models, each in a process of its own, here or on a cluster.",
+    },
 }
 # In the order in which help lists them.
 _VERBS = tuple(verb for section in _SECTIONS.values() for verb in section)
@@ -67,6 +70,7 @@ _FILES = {
     "compare": ("compare", "diff", "verify"),
     "transform": ("extract", "select", "fold", "flatten", "strip"),
     "show": ("view", "convert"),
+    "fleet": ("fleet",),
 }
 _FILE_OF = {verb: file for file, verbs in _FILES.items() for verb in verbs}
 
@@ -87,8 +91,6 @@ class LazyVerbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """An unknown verb is answered with the nearest one."""
         if args and args[0] not in _VERBS and not args[0].startswith("-"):
-            from modelexport.errors import UnknownName
-
             raise UnknownName("command", args[0], _VERBS)
         return super().resolve_command(ctx, args)
 
@@ -287,6 +289,19 @@ def modelexport(context: click.Context) -> None:
     """Export models to ONNX, and say which PyTorch or Hugging Face module produced each node."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
+
+
+def check_arguments(arguments: list[str]) -> None:
+    """Parse a command line and run nothing. Raises UserError for a verb, an option or a value that cannot be."""
+    try:
+        command = modelexport.get_command(click.Context(modelexport), arguments[0])
+        if command is None:
+            raise UnknownName("command", arguments[0], _VERBS)
+        command.make_context(arguments[0], arguments[1:])
+    except click.ClickException as error:
+        raise UserError(error.format_message(), f"See `modelexport {arguments[0]} --help`.") from error
+    except click.exceptions.Exit as ended:
+        raise UserError(f"{arguments[0]} would run nothing", "Leave out options such as --list.") from ended
 
 
 def main(arguments: list[str] | None = None) -> None:
