@@ -9,6 +9,7 @@ Each verb parses its options, calls the api once and hands the result to one vie
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import signal
@@ -114,6 +115,7 @@ def _version() -> str:
         return "(not installed)"
 
 
+_GARBAGE_EVERY = 100_000
 # 128 + the number of the signal, as shells have it, for the last two.
 _USAGE, _FAILED, _INTERRUPTED, _BROKEN_PIPE = 2, 3, 130, 141
 # No space at all, none left of what this user may have, or more than one file may have.
@@ -292,6 +294,9 @@ def modelexport(context: click.Context) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 fine, 1 a check found something, 2 the user can fix it, 3 the tool failed."""
     arguments_given = sys.argv[1:] if arguments is None else arguments
+    # A large file becomes some hundred thousand values that all stay; to look for garbage among them every 700 is a
+    # quarter of the time that reading takes.
+    gc.set_threshold(max(_GARBAGE_EVERY, gc.get_threshold()[0]))
     try:
         code = run_guarded(modelexport, arguments_given)
     except KeyboardInterrupt as stopped:  # at the very beginning or end, when there is nothing to say about it

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -24,9 +25,11 @@ from modelexport.graph.index import walk_nodes
 from modelexport.graph.protos import subgraphs
 from modelexport.record.document import SIDECAR_SUFFIX
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.record.outline import Outline, pack_outline
 from modelexport.record.packed import pack
 from modelexport.record.provenance import Attribution, Provenance
+
+if TYPE_CHECKING:
+    from modelexport.record.outline import Outline
 
 PREFIX = "pkg.modelexport."
 RECORD_KEY = f"{PREFIX}record"
@@ -110,6 +113,8 @@ def embed_record(model: onnx.ModelProto, provenance: Provenance, outline: Outlin
     _drop(model, (), (RECORD_KEY, OUTLINE_KEY))
     _add(model, [(RECORD_KEY, pack(provenance))])
     if outline is not None:
+        from modelexport.record.outline import pack_outline
+
         _add(model, [(OUTLINE_KEY, pack_outline(outline, provenance))])
 
 
@@ -195,6 +200,11 @@ def node_keys(provenance: Provenance, attribution: Attribution) -> dict[str, str
 
 def read_node_keys(node: onnx.NodeProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in node.metadata_props if entry.key.startswith(PREFIX)}
+
+
+def own_entries(metadata: Mapping[str, str]) -> dict[str, str]:
+    """The same of metadata that is read already."""
+    return {key: value for key, value in metadata.items() if key.startswith(PREFIX)}
 
 
 def read_record(model: onnx.ModelProto) -> str | None:
