@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from measure.catalogue import MEASURES, SECTIONS, Measure, NotRunnable, Options
+from measure.workers import ending_on_signals
 
 _OPTIONS = (
     "exporter", "family", "tool", "jobs", "limit", "resume", "page_only", "seconds", "cases", "first", "case",
@@ -31,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if getattr(given, option) != parser.get_default(option) and option not in measure.takes:
             parser.error(f"{measure.name} takes no --{option.replace('_', '-')}")
     try:
-        return measure.load()(_read_options(given, rows))
+        with ending_on_signals():
+            return measure.load()(_read_options(given, rows))
     except NotRunnable as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -60,7 +60,9 @@ def run_cases(options: Options) -> list[CaseResult]:
         codes = [supervisor.wait() for supervisor in supervisors]
     finally:
         for supervisor in supervisors:
-            supervisor.kill()
+            supervisor.terminate()  # and not killed: it has a child, which it ends
+        for supervisor in supervisors:
+            supervisor.wait()
     if any(codes):
         raise NotRunnable(f"supervisors ended with {codes}")
     return sorted(read_results(FOLDER), key=lambda result: result.number)

@@ -79,7 +79,7 @@ def mutate_json_file(data: bytes, random: Random) -> bytes:
 
 
 def mutate_packed(text: str, random: Random) -> str:
-    """Decode, tamper, encode: `modelexport-record-2:…` of a record or an outline; what ends in 1 is packed with bzip2."""
+    """Decode, tamper, encode: `modelexport-record-2:…` of a record or an outline; version 1 has bzip2."""
     name, _, payload = text.partition(":")
     is_first = name.endswith("-1")
     content = unsqueeze_bzip2(payload) if is_first else unsqueeze(payload)

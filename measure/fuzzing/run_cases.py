@@ -33,6 +33,7 @@ from typing import IO, Any
 from measure.fuzzing.cases import COMMANDS, PER_FILE, Case, MutatedFile, draw_file, fill_command
 from measure.fuzzing.mutate_files import write_files
 from measure.fuzzing.seeds import Seed, find_seeds, read_files
+from measure.workers import ending_on_signals
 from modelexport.cli.main import modelexport, run_guarded
 
 SECONDS, BYTES = 10.0, 2 << 30
@@ -251,19 +252,24 @@ class Supervisor:
             _end_child(files, self.scratch, writing, done)
         os.close(writing)
         running: int | None = None
+        status: int | None = None
         cause = ""
-        with os.fdopen(reading, encoding="utf-8") as pipe:
-            for line in _read_lines(pipe):
-                if line is None:
-                    cause = "time"
-                elif line.startswith("{"):
-                    running = None
-                    yield CaseResult(**json.loads(line))
-                else:
-                    running = int(line)
-        if cause:
-            os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
+        try:
+            with os.fdopen(reading, encoding="utf-8") as pipe:
+                for line in _read_lines(pipe):
+                    if line is None:
+                        cause = "time"
+                        os.kill(child, signal.SIGKILL)
+                    elif line.startswith("{"):
+                        running = None
+                        yield CaseResult(**json.loads(line))
+                    else:
+                        running = int(line)
+            _, status = os.waitpid(child, 0)
+        finally:
+            if status is None:  # the supervisor is ended, and must not leave a case that hangs
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
         if running is not None:
             yield running, cause or (signal.Signals(-code).name if code < 0 else f"ended with {code}")
@@ -271,6 +277,8 @@ class Supervisor:
 
 def _end_child(files: Sequence[MutatedFile], scratch: Scratch, writing: int, done: frozenset[int]) -> None:
     """Never returns: what the supervisor has still to do is not the child's to do."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     code = 1
     try:
         with os.fdopen(writing, "w", encoding="utf-8") as pipe:
@@ -368,7 +376,8 @@ def main(folder: str, share: str, first: str, last: str, *more: str) -> None:
     scratch = Scratch(Path(folder) / "seeds", Path(folder) / f"share{number}")
     scratch.empty(scratch.own)
     numbers = range(int(first) // PER_FILE + number, -(-int(last) // PER_FILE), shares)
-    run_share(scratch, numbers, time.time() + float(seconds), verbs)
+    with ending_on_signals():
+        run_share(scratch, numbers, time.time() + float(seconds), verbs)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import numpy as np
 
 from measure.lineage.surgery import original_name
 from modelexport.graph.difference import measure
-from modelexport.graph.index import Graph, Node
+from modelexport.graph.index import SHAPE_READERS, Graph, Node
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.verification import Tolerance
@@ -34,8 +34,9 @@ _PASSING = frozenset(
 _LARGEST = 500
 # Nodes in a row that a tool is thought to take in.
 _STEPS = 4
-# Decibels.
+# Decibels. Above the second, a value without a name is one from before beyond doubt.
 _NEARER = 3.0
+_SAME = 40.0
 
 Values = Mapping[str, np.ndarray]
 
@@ -94,7 +95,7 @@ class Truth:
     def _by_value(self, node: Node, named: Node, mine: np.ndarray) -> tuple[Node, ...]:
         """A name may lie: a quantizer that does what came next leaves that one's name to the value before it, and a
         weight that takes in what came next may leave its own. Where values hardly tell, the operator may be right."""
-        between = self._between(node, named)
+        between = dict.fromkeys((*self._between(node, named), *self._between(node, named, by_name=True)))
         rates = {key: self._nearness(key, mine) for key in (*between, *self._behind(named))}
         near = [key for key, rate in rates.items() if rate >= max(rates.values()) - _NEARER]
         if named.key in near:
@@ -162,32 +163,59 @@ class Truth:
 
             before    a ──► MatMul (fc) ──► Add (fc) ──► Erf (act) ──► Mul (act) ──► b ──► MatMul (out)
             after     a ──► MatMul ──► ? ──► BiasGelu ──► b ──► MatMul                ? is no work of `out`
+
+        Where tools leave few names, that is much. A value without a name has one if its numbers are those of a node in
+        this range.
         """
-        ends = self._ends(node)
-        if not ends:
-            ends = tuple(origin for reader in self._named_below(node) for origin in self._ends(reader))
-        keys = self._slice(ends, self._named_above(node)) if ends else []
+        keys = self._work_of_known(node, ())
+        known = set(self._work_of_known(node, keys))
+        keys = [key for key in keys if key in known] or keys
         maker = self._after.producers.get(node.inputs[0]) if is_passing(node) else None
         if keys and maker is not None:
             # What a quantizer reads may have the name of what it makes: it clips in the place of an activation.
-            keys += self._slice(self._possible[maker.key], self._named_above(maker))
+            keys += self._slice(self._possible[maker.key], self._known_above(maker, keys))
         equal = (other for key in keys for other in self._merged(key))
         return frozenset(self._owners((*keys, *self._constant_work(keys), *equal)))
 
-    def _ends(self, node: Node) -> tuple[Node, ...]:
+    def _work_of_known(self, node: Node, range_: Collection[str]) -> list[str]:
+        """The keys of nodes between the nearest known values: known by name, or by numbers among some nodes."""
+        ends = self._ends(node, range_)
+        if not ends:
+            ends = tuple(origin for reader in self._known_below(node, range_) for origin in self._ends(reader, range_))
+        return self._slice(ends, self._known_above(node, range_)) if ends else []
+
+    def _made_in(self, range_: Collection[str], value: str) -> list[Node]:
+        """Those of some nodes that made the numbers of a value after, in its shape if one of them did that."""
+        mine = self._values_after.get(value)
+        if mine is None or not range_ or not tells(mine):
+            return []
+        rates = {key: self._nearness(key, mine) for key in range_}
+        least = max(_SAME, max(rates.values()) - _NEARER)
+        same = [key for key, rate in rates.items() if rate >= least]
+        alike = [key for key in same if self._values_before[key].shape == mine.shape]
+        return [self._before.by_key[key] for key in alike or same]
+
+    def _makers(self, node: Node, range_: Collection[str]) -> tuple[Node, ...]:
+        """The nodes before that made what a node makes, by name or by numbers. Numbers it hands on tell no place."""
+        mine, read = self._values_after.get(node.key), map(self._values_after.get, node.inputs)
+        hands_on = mine is not None and any(each is not None and nearness(each, mine) >= _SAME for each in read)
+        return self._possible[node.key] or (() if hands_on else tuple(self._made_in(range_, node.key)))
+
+    def _ends(self, node: Node, range_: Collection[str]) -> tuple[Node, ...]:
         """Nodes before that may have made what a node makes: a Split makes what several made, each under its name."""
-        made = self._possible[node.key]
+        made = self._makers(node, range_)
         others = (self._before.producers.get(self._name(value)) for value in node.outputs[1:] if made)
         return (*made, *(other for other in others if other is not None and other not in made))
 
-    def _named_below(self, node: Node) -> list[Node]:
-        """The nearest nodes below one whose names tell what they made; none if one of its values is not followed."""
+    def _known_below(self, node: Node, range_: Collection[str]) -> list[Node]:
+        """The nearest nodes below one that made known values; none if one of its values is not followed."""
         nearest: dict[str, Node] = {}
         waiting, seen = [node], {node.key}
         while waiting:
-            readers = [reader for value in waiting.pop().outputs for reader in self._after.consumers.get(value, ())]
-            for reader in readers:
-                if self._possible.get(reader.key):
+            readers = (reader for value in waiting.pop().outputs for reader in self._after.consumers.get(value, ()))
+            # What asks for a shape says nothing about who makes the numbers.
+            for reader in (each for each in readers if each.operator not in SHAPE_READERS):
+                if self._makers(reader, range_):
                     nearest[reader.key] = reader
                 elif reader.key not in seen:
                     seen.add(reader.key)
@@ -196,13 +224,14 @@ class Truth:
                 return []
         return list(nearest.values())
 
-    def _named_above(self, node: Node) -> set[str]:
-        """The nearest values before, by name, that a node is computed from: the first that each name may mean."""
+    def _known_above(self, node: Node, range_: Collection[str]) -> set[str]:
+        """The nearest known values before that a node is computed from: the first that each may be."""
         sources: set[str] = set()
         waiting, seen = list(node.inputs), set(node.inputs)
         while waiting:
             value = waiting.pop()
             known = self._known(value) if value else set()
+            known = known or {origin.key for origin in self._made_in(range_, value)}
             sources.update(sorted(known, key=self._position)[:1])
             maker = None if known else self._after.producers.get(value)
             above = [read for read in maker.inputs if read not in seen] if maker is not None else []
@@ -216,7 +245,8 @@ class Truth:
     def _slice(self, ends: Collection[Node], read: Collection[str]) -> list[str]:
         """The keys of nodes from some values down to others; nothing if it goes on and on.
 
-        What made the same as one of those others may have been merged with it: it is the last.
+        What made the same as one of those others may have been merged with it: it is the last. So is what asks for a
+        shape: who makes the numbers has no part in it.
         """
         same = {self._numbers(value) for value in read} - {None}
         computing: dict[str, None] = {}
@@ -226,7 +256,7 @@ class Truth:
             if origin.key in computing:
                 continue
             computing[origin.key] = None
-            if origin not in ends and self._numbers(origin.key) in same:
+            if origin.operator in SHAPE_READERS or (origin not in ends and self._numbers(origin.key) in same):
                 continue
             above = [value for value in origin.inputs if value not in read]
             waiting += (self._before.producers[value] for value in above if value in self._before.producers)
@@ -251,12 +281,14 @@ class Truth:
     def _works(self, node: Node) -> list[list[str]]:
         return [self._between(node, origin) for origin in self._possible[node.key]]
 
-    def _between(self, node: Node, origin: Node) -> list[str]:
+    def _between(self, node: Node, origin: Node, *, by_name: bool = False) -> list[str]:
+        """by_name: from the values of those names that the node reads, whatever is as near as these"""
         # Of a node that works on shapes, all that goes on is of interest; of others, what happens to the data.
         on_data = node.key in self._after.computed
         before, after = (self._before.computed, self._after.computed) if on_data else self._varying
 
-        known = [self._known(value) for value in node.inputs if value in after]
+        find = self._named if by_name else self._known
+        known = [find(value) for value in node.inputs if value in after]
         if not all(known):
             return []
         # What has become a constant under its own name is not computed here.
@@ -316,17 +348,27 @@ class Truth:
         that values do not tell. What a quantizer does is done when its result is read.
         """
         mine = self._values_after.get(value)
-        while self._name(value) not in self._values:
-            maker = self._after.producers.get(value)
-            if maker is None or not is_passing(maker):
-                return set()
-            value = maker.inputs[0]
+        value = self._behind_passing(value)
         named, origins = self._name(value), self._possible.get(value, ())
-        if mine is None or not origins:
+        if named not in self._values:
+            return set()
+        if mine is None or not origins or not tells(mine):
             return {named}
         behind = self._behind(self._before.by_key[named]) if named in self._before.by_key else ()
         rates = {key: self._nearness(key, mine) for key in (named, *(origin.key for origin in origins), *behind)}
         return {key for key, rate in rates.items() if rate >= max(rates.values()) - _NEARER}
+
+    def _named(self, value: str) -> set[str]:
+        return {self._name(self._behind_passing(value))} & self._values
+
+    def _behind_passing(self, value: str) -> str:
+        """The first value from one upwards that has the name of one before; the last that was looked at if none has."""
+        while self._name(value) not in self._values:
+            maker = self._after.producers.get(value)
+            if maker is None or not is_passing(maker):
+                break
+            value = maker.inputs[0]
+        return value
 
     @cached_property
     def _values(self) -> frozenset[str]:

@@ -182,6 +182,27 @@ def test_a_model_that_decides_nothing_is_run_once() -> None:
     assert found._runs == 1
 
 
+@pytest.mark.parametrize(
+    ("decide", "values", "is_bounded"),
+    [
+        (lambda x, _: bool((x[x > 0] * 2).dim()), {1}, True),
+        (lambda x, _: x[x > 0].shape[0] > 9, {0, 1}, False),
+        (lambda x, _: len([row + 1 for row in x[x > 0]]) > 9, {0, 1}, False),
+    ],
+    ids=["nobody asks how many", "compared", "a loop"],
+)
+def test_what_a_mask_picks_is_searched_no_longer_than_it_tells(
+    decide: object, values: set[int], is_bounded: bool
+) -> None:
+    """Files are shown other numbers of elements all the same: a number may have become a constant in them."""
+    torch.manual_seed(0)
+    found = BranchSearch(Run(Deciding(decide), CallArguments({"x": X})), {})
+    outputs = [int(probe.outputs["output"]) for probe in found.probes()]
+    assert len(outputs) >= 5
+    assert set(outputs) == values
+    assert (found._runs <= 12) == is_bounded
+
+
 def test_what_does_not_depend_on_the_inputs_has_no_other_path() -> None:
     assert search(lambda _x, _: torch.ones(1).sum() > 3) == []
 

@@ -248,6 +248,16 @@ def test_what_stays_inside_is_not_in_the_spool() -> None:
     assert seen.op("sin").makes[0] in seen.spooled
 
 
+def test_what_is_wanted_by_the_number_of_an_earlier_run_is_kept() -> None:
+    net = Doing(lambda net, x: net.lin(torch.sin(torch.cos(x)).mul_(2)))
+    made = watched(net).op("sin").makes[0]
+    seen = watched(net, wanted={made})
+    assert seen.op("sin").makes == (made,)
+    # What is written into it afterwards has another number.
+    np.testing.assert_allclose(seen.spooled[made], torch.sin(torch.cos(X)).numpy(), rtol=1e-6)
+    assert seen.op("cos").makes[0] not in seen.spooled
+
+
 def test_what_a_hook_makes_of_the_models_result_is_kept_too() -> None:
     net = nets.CalledThrice()
     net.register_forward_hook(lambda _module, _args, output: output * 2)

@@ -67,6 +67,39 @@ def of_shape(proto: onnx.ModelProto, *sizes: int | str) -> onnx.ModelProto:
     return proto
 
 
+# what takes the place of a value
+
+
+def test_what_comes_behind_an_exchanged_value_is_computed_from_the_other_one() -> None:
+    other = np.full_like(X, 0.25)
+    shown: dict[str, np.ndarray] = {}
+    pieces_seen: list[tuple[str, ...]] = []
+
+    def revise(arrays: Mapping[str, np.ndarray], is_last: bool) -> tuple[str, np.ndarray | None] | None:
+        pieces_seen.append((*arrays, "last" if is_last else "more"))
+        return ("v2", other) if "v2" in arrays else None
+
+    prepared(chain(4)).run({"x": X}, lambda name, array: shown.update({name: array.copy()}), revise=revise)
+    assert pieces_seen == [("v1", "v2", "v3", "v4", "last"), ("v3", "v4", "last")]
+    np.testing.assert_array_equal(shown["v2"], other)
+    np.testing.assert_allclose(shown["v1"], np.sin(X), rtol=1e-6)
+    np.testing.assert_allclose(shown["v4"], np.sin(np.sin(other)), rtol=1e-6)
+
+
+def test_a_piece_may_be_cut_before_a_value() -> None:
+    pieces_seen: list[tuple[str, ...]] = []
+
+    def revise(arrays: Mapping[str, np.ndarray], is_last: bool) -> tuple[str, np.ndarray | None] | None:
+        pieces_seen.append(tuple(arrays))
+        return ("v3", None) if "v3" in arrays and len(pieces_seen) < 3 else None
+
+    shown: list[str] = []
+    prepared(chain(4)).run({"x": X}, lambda name, _: shown.append(name), revise=revise)
+    # One node at least counts in each piece.
+    assert pieces_seen == [("v1", "v2", "v3", "v4"), ("v3", "v4"), ("v4",)]
+    assert shown == ["x", "v1", "v2", "v3", "v4"]
+
+
 # what is seen
 
 

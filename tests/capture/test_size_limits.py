@@ -181,3 +181,67 @@ def test_a_configuration_of_a_million_layers_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(raw))
     with pytest.raises(ModelUnloadable, match=r"13,000,006 modules and .* of weights \(n_layer is 1000000"):
         load_model(str(tmp_path), ModelSource(str(tmp_path)))
+
+
+_UNET: dict[str, object] = {
+    "sample_size": 8,
+    "block_out_channels": [32, 32],
+    "layers_per_block": 1,
+    "down_block_types": ["DownBlock2D", "DownBlock2D"],
+    "up_block_types": ["UpBlock2D", "UpBlock2D"],
+    "norm_num_groups": 8,
+}
+_TEXT: dict[str, object] = {
+    "model_type": "clip_text_model",
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_attention_heads": 2,
+}
+
+
+def _write_pipeline(folder: Path, **changes: Mapping[str, object]) -> Path:
+    """Without weights: whether these are there is looked at later."""
+    parts: dict[str, tuple[list[str], dict[str, object], str]] = {
+        "unet": (["diffusers", "UNet2DModel"], _UNET, "config.json"),
+        "text_encoder": (["transformers", "CLIPTextModel"], _TEXT, "config.json"),
+        "scheduler": (["diffusers", "DDPMScheduler"], {"num_train_timesteps": 10}, "scheduler_config.json"),
+    }
+    for name, (_, configuration, file) in parts.items():
+        (folder / name).mkdir()
+        (folder / name / file).write_text(json.dumps({**configuration, **changes.get(name, {})}))
+    index = {"_class_name": "DDPMPipeline", **{name: kind for name, (kind, _, _) in parts.items()}}
+    (folder / "model_index.json").write_text(json.dumps({**index, **changes.get("index", {})}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"unet": {"layers_per_block": 10**6}},
+            r"unet' is of a model with [\d,]{9,} modules .*layers_per_block is 1000000",
+        ),
+        ({"unet": {"block_out_channels": [32, 32 * 10**6]}}, r"unet' is of a model with \d+ modules and [\d.]+ PB"),
+        ({"text_encoder": {"num_hidden_layers": 10**6}}, r"text_encoder' is of a model .*num_hidden_layers is 1000000"),
+        ({"text_encoder": {"num_labels": 10**9}}, r"text_encoder' itself would have 2,000,0\d\d,\d{3} entries"),
+        ({"scheduler": {"num_train_timesteps": 10**12}}, r"scheduler' itself would have .*num_train_timesteps is"),
+        ({"index": {"../vae": ["diffusers", "AutoencoderKL"]}}, r"names a part outside of its folder: '../vae'"),
+    ],
+)
+def test_parts_of_a_pipeline_are_measured_before_they_are_built(
+    changes: dict[str, Mapping[str, object]], said: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("diffusers")
+    folder = _write_pipeline(tmp_path, **changes)
+    started = time.monotonic()
+    with pytest.raises(ModelUnloadable, match=said):
+        load_model(str(folder), ModelSource(str(folder)))
+    assert time.monotonic() - started < 120
+
+
+def test_a_pipeline_of_usual_size_is_read(tmp_path: Path) -> None:
+    """As far as to its weights, which are not there."""
+    pytest.importorskip("diffusers")
+    folder = _write_pipeline(tmp_path, scheduler={"num_train_timesteps": 100_000})
+    with pytest.raises(ModelUnloadable, match=r"no file named|safetensors"):
+        load_model(str(folder), ModelSource(str(folder)))

@@ -106,3 +106,45 @@ def test_zeros_at_the_end_of_a_bias_may_be_its_own() -> None:
     assert known is not None
     assert sketches_of(file, 8)("b") != known
     assert sketches_like(file, [known])("b") == known
+
+
+def packed(array: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
+    """A weight in four bits, as MatMulNBits reads it: two numbers in a byte, the first one low, and their scales."""
+    columns, rows = array.shape
+    blocks = array.T.reshape(rows, columns // block, block)
+    scales = np.abs(blocks).max(axis=2) / 7
+    numbers = (np.rint(blocks / scales[..., None]) + 8).astype(np.uint8)
+    return numbers[..., ::2] | numbers[..., 1::2] << 4, scales.reshape(-1).astype(np.float32)
+
+
+def test_a_weight_in_four_bits_is_known_by_the_numbers_that_it_stands_for() -> None:
+    floats, others = (np.random.default_rng(seed).normal(size=(64, 48)).astype(np.float32) for seed in (0, 1))
+    stored, scales = packed(floats, 16)
+    made = model(
+        node("MatMulNBits", "x packed scales", "y", N=48, K=64, bits=4, block_size=16, domain="com.microsoft"),
+        weights=[numpy_helper.from_array(stored, "packed"), numpy_helper.from_array(scales, "scales")],
+    )
+    plain = model(
+        node("MatMul", "x floats", "h"),
+        node("Mul", "h others", "y"),
+        weights=[numpy_helper.from_array(floats, "floats"), numpy_helper.from_array(others, "others")],
+    )
+    after, before = (sketches_of(parse_model(proto.SerializeToString())) for proto in (made, plain))
+    coarse, original, another = after("packed"), before("floats"), before("others")
+    assert coarse is not None
+    assert original is not None
+    assert another is not None
+    assert coarse.quantized
+    assert coarse.sides == original.sides
+    assert coarse.likeness(original) > 0.97
+    assert not coarse.likeness(another)
+
+
+def test_a_packed_weight_whose_scales_are_missing_has_no_sketch() -> None:
+    stored, _ = packed(np.ones((16, 16), np.float32), 16)
+    made = model(
+        node("MatMulNBits", "x packed s", "y", N=16, K=16, bits=4, block_size=16, domain="com.microsoft"),
+        inputs="x s",
+        weights=[numpy_helper.from_array(stored, "packed")],
+    )
+    assert sketches_of(parse_model(made.SerializeToString()))("packed") is None

@@ -222,9 +222,12 @@ def _record(modules: Iterator[tuple[int, str, int]], rows: list[list[Any]], **ch
     } | changes
 
 
-def _row(class_name: str = "Layer", tensors: int = 0) -> list[Any]:
-    parameters = [{"name": f"p{number}", "shape": [1], "dtype": "float32", "nbytes": 4} for number in range(tensors)]
-    return [class_name, "nets", parameters, [], [], False]
+def _row(class_name: str = "Layer", tensors: int = 0, tied: int = 0, package: str = "nets") -> list[Any]:
+    tensor = {"shape": [1], "dtype": "float32", "nbytes": 4}
+    parameters: list[dict[str, Any]] = [{"name": f"p{number}", **tensor} for number in range(tensors)]
+    if tied:
+        parameters.append({"name": "tied", **tensor, "tied": [f"t{number}" for number in range(tied)]})
+    return [class_name, package, parameters, [], [], False]
 
 
 def _tree(count: int, parent: Callable[[int], int], first: str = "m1") -> Iterator[tuple[int, str, int]]:
@@ -242,6 +245,9 @@ RECORDS: dict[str, Callable[[], dict[str, Any]]] = {
     "wide below a long name": lambda: _record(_tree(20_000, lambda number: min(number - 1, 1), "m" * 9000), [_row()]),
     "one list of tensors for all": lambda: _record(_tree(5000, lambda _: 0), [_row(tensors=2000)]),
     "a long class above many": lambda: _record(_tree(3000, lambda _: 0), [_row(LONG)]),
+    "tensors tied to thousands": lambda: _record(_tree(5000, lambda _: 0), [_row(tied=5000)]),
+    "a long package of many": lambda: _record(_tree(300, lambda _: 0), [_row(package=LONG)]),
+    "modules without end": lambda: _record(_tree(300_000, lambda _: 0), [_row()]),
     "calls 3,000 deep": lambda: _nested_calls(3000),
     "half of a surrogate pair": lambda: _record(_tree(2, lambda _: 0), [_row("\ud800")]),
     "owners without end": lambda: _record(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,6 @@ class Seen:
         return [self.spooled[number] for number in numbers]
 
 
-def watched(model: nn.Module, inputs: object = X, seed: int = 0) -> Seen:
+def watched(model: nn.Module, inputs: object = X, seed: int = 0, wanted: Collection[int] = ()) -> Seen:
     with TensorSpill() as spool:
-        return Seen(watch_run(model, bind_arguments(model, inputs), spool, seed), spool)
+        return Seen(watch_run(model, bind_arguments(model, inputs), spool, seed, wanted=wanted), spool)

@@ -644,7 +644,8 @@ def test_a_value_that_the_run_does_not_have_and_nothing_around_it() -> None:
 
 def test_where_numbers_are_wrong_surroundings_do_not_contradict() -> None:
     found = judged(BROKEN_DOWN, {"p": "c", "h": "a", "g": "b"}, RUN, "numbers differ", p=P)
-    assert answer(found["p"]) == (NOT_PROVABLE, "numbers differ", "")
+    # Nor does anything enclose it: they say whose it would be.
+    assert answer(found["p"]) == (NOT_PROVABLE, "numbers differ", "a")
     assert verdicts(found) == {"p": NOT_PROVABLE, "h": PROVED, "g": PROVED}
 
 

@@ -7,7 +7,7 @@ RunNoise       the same once more with other last bits, for differences that are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -154,13 +154,18 @@ def watch_run(run: TracedRun, spool: TensorSpill, seed: int) -> WatchedRun:
     )
 
 
-def _watch(run: TracedRun, spool: TensorSpill, seed: int) -> WatchedRun:
+def watch_again(run: TracedRun, spool: TensorSpill, seed: int, wanted: Collection[int]) -> WatchedRun:
+    """The run that `watch_run` made once more, to keep more of its values."""
+    return _watch(run, spool, seed + 1, wanted)
+
+
+def _watch(run: TracedRun, spool: TensorSpill, seed: int, wanted: Collection[int] = ()) -> WatchedRun:
     from modelexport.capture.eager import watch_run
     from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe
     from modelexport.capture.silence import quiet
 
     with EXPORT_LOCK, quiet(), exportable_moe(run.model), run.entered():
-        return watch_run(run.model, run.arguments, spool, seed)
+        return watch_run(run.model, run.arguments, spool, seed, wanted=wanted)
 
 
 def measure_noise(run: TracedRun, watched: WatchedRun, spool: TensorSpill, seed: int) -> RunNoise:

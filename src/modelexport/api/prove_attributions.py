@@ -48,7 +48,7 @@ class AttributionWitness:
 
     def __init__(self, file: TaggedFile, first: SeenRun, run: TracedRun, *, trouble: str, seed: int) -> None:
         drawing = {node.key for node in random_nodes(file.proto)}
-        self._values = SeenValues(file.graph, first.seen, first.rounds, drawing)
+        self._values = SeenValues(file.graph, first.seen, first.rounds, drawing, first.exchanged)
         sources = OperatorSources(first.run, first.samples)
         self._weights = {name: sample(array, is_sound=True) for name, array in initializer_arrays(file)}
         self._prover = AttributionProver(self._values, file.provenance, sources, trouble, self._weights)

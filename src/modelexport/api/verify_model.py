@@ -15,6 +15,7 @@ from modelexport.api.environment import Clock, need_torch
 from modelexport.api.model_runs import ModelRuns, RunNoise, measure_noise, watch_run
 from modelexport.api.options import VerifyOptions
 from modelexport.api.prove_attributions import AttributionWitness
+from modelexport.api.resynchronized_run import run_resynchronized
 from modelexport.api.value_comparison import (
     RunComparison,
     SampleComparison,
@@ -36,6 +37,7 @@ from modelexport.record.results.verification import (
     Verification,
 )
 from modelexport.verify.divergence import is_rounding, merge_runs
+from modelexport.verify.evidence import OTHER_NUMBERS
 from modelexport.verify.numbers import ReferenceRun
 from modelexport.verify.parameter_check import compare_parameters
 from modelexport.verify.series import SeenRun
@@ -45,8 +47,6 @@ if TYPE_CHECKING:
     from modelexport.capture.eager import WatchedRun
     from modelexport.capture.export import PreparedModel
     from modelexport.capture.onnxruntime.piecewise import PiecewiseRun
-
-_TROUBLE = "numbers differ from the model's"
 
 
 def verify_against_model(
@@ -85,7 +85,9 @@ def verify_against_model(
                     seen = SeenRun(watched.run, watched.samples, finding.seen, finding.rounds)
                     # Values that differ prove nothing, for or against: such nodes are left undecided.
                     exact = finding.divergence is None and _is_exact(finding, options.tolerance)
-                    trouble = "" if exact else _TROUBLE
+                    if not exact:
+                        seen = run_resynchronized(judged, run, seen, options.source.seed)
+                    trouble = "" if exact else OTHER_NUMBERS
                     witness = AttributionWitness(judged, seen, run, trouble=trouble, seed=options.source.seed)
                     proof = witness.prove(judged.provenance)
             findings.append(replace(finding, seen={}))  # that was for the proof, and there may be many inputs

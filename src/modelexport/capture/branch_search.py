@@ -85,6 +85,7 @@ class BranchSearch:
         self._values: dict[tuple[str, str, str], set[object]] = {}
         self._signatures: set[object] = set()
         self._by_number = 0
+        self._beside_counts: set[object] = set()
         self._runs = 0
         self._deadline = time.monotonic() + _MOST_SECONDS
         self.unmoved: list[Decision] = []
@@ -101,8 +102,10 @@ class BranchSearch:
         self._note(path)
         yield from self._vary_sizes(path)
         if path.by_data:
+            self._beside_counts = {_describe_beside_counts(path)}
             yield from self._vary_values(path)
-            yield from self._follow_gradients(_PathRun(self._sample, {}, path))
+            if not self._is_counted_out(path):
+                yield from self._follow_gradients(_PathRun(self._sample, {}, path))
 
     # Sizes
 
@@ -140,6 +143,20 @@ class BranchSearch:
             # Enough was tried, and every decision went both ways: more of it shows nothing new.
             if number >= _ENOUGH and not any(map(self._is_open, path.by_data)):
                 return
+            # Masks picked other numbers of elements, and no more of these would be shown.
+            if self._by_number >= _MOST_BY_NUMBER and self._is_counted_out(path):
+                return
+
+    def _is_counted_out(self, path: RunPath) -> bool:
+        """Whether masks picked other numbers of elements, and nothing that could be seen went by these numbers.
+
+        x[x > 0].mean()                        the same functions whatever the mask picks: no other branch
+        y = x[x > 0]; if y.shape[0] > 3: …     the size is compared, and held against another number each time
+        for row in x[x > 0]: …                 more functions for more rows
+        """
+        only_counts = all(decision.is_count for decision in path.by_data)
+        is_open = any(map(self._is_open, path.by_data))
+        return only_counts and not is_open and not path.reads_length and len(self._beside_counts) == 1
 
     def _deciding_inputs(self, measured: Sequence[Decision]) -> set[str]:
         """The inputs that decisions depend on, as far as gradients tell; all of them where one has no gradient."""
@@ -282,6 +299,7 @@ class BranchSearch:
     def _note(self, path: RunPath) -> None:
         for decision in path.decisions:
             self._values.setdefault(decision.site, set()).add(decision.value)
+        self._beside_counts.add(_describe_beside_counts(path))
 
     def _try(self, tensors: Mapping[str, torch.Tensor]) -> _PathRun | None:
         """A plain run; None for inputs that the model does not take, and once the budget is spent."""
@@ -304,6 +322,12 @@ class BranchSearch:
         run = self._run_of
         with EXPORT_LOCK, quiet(), exportable_moe(run.model), run.entered(), preserve_model(run.model):
             yield
+
+
+def _describe_beside_counts(path: RunPath) -> object:
+    """What a run did, but for the numbers of elements that masks picked."""
+    decisions = (item for item in path.decisions if not item.is_count)
+    return path.functions, tuple((item.site, item.value, item.compared) for item in decisions)
 
 
 def find_borders(path: RunPath, now: int, longer: Mapping[int, RunPath]) -> Iterator[int]:

@@ -58,6 +58,7 @@ class Decision:
     target   what to make larger for another value, as a tensor that has a gradient; only of a run with margins
     compared of a size: what it was, and what it was held against
     depends  the inputs went into it; only of a run with margins
+    is_count how many elements a mask picked: the program has a tensor of that size, and not the number itself
     """
 
     path: str
@@ -67,6 +68,7 @@ class Decision:
     target: torch.Tensor | None = field(default=None, compare=False, repr=False)
     compared: tuple[float, float] | None = field(default=None, compare=False)
     depends: bool = field(default=False, compare=False)
+    is_count: bool = field(default=False, compare=False)
 
     @property
     def site(self) -> tuple[str, str, str]:
@@ -193,7 +195,7 @@ class PathRecorder(TorchFunctionMode):
             first = result[0] if isinstance(result, tuple) else result
             counted = _find_mask(args[1:]) if name in _BY_MASK else args[0]
             target = self._margins.of_count(counted) if self._margins is not None else None
-            self.note(NUMBER, int(first.shape[0]) if first.dim() else 1, target)
+            self.note(NUMBER, int(first.shape[0]) if first.dim() else 1, target, is_count=True)
         return result
 
     def note(
@@ -204,9 +206,11 @@ class PathRecorder(TorchFunctionMode):
         *,
         compared: tuple[float, float] | None = None,
         depends: bool = False,
+        is_count: bool = False,
     ) -> None:
         if self._open and len(self._decisions) < _MOST_DECISIONS:
-            self._decisions.append(Decision(self._open[-1], _program_line(), kind, value, target, compared, depends))
+            what = kind, value, target, compared, depends, is_count
+            self._decisions.append(Decision(self._open[-1], _program_line(), *what))
 
     def note_length(self) -> None:
         self._reads_length |= bool(self._open)

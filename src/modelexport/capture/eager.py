@@ -54,15 +54,22 @@ class WatchedRun:
 
 
 def watch_run(
-    model: nn.Module, arguments: CallArguments, spill: TensorSpill | None, seed: int = 0, *, traced: bool = False
+    model: nn.Module,
+    arguments: CallArguments,
+    spill: TensorSpill | None,
+    seed: int = 0,
+    *,
+    traced: bool = False,
+    wanted: Collection[int] = (),
 ) -> WatchedRun:
     """Run a model once; what crosses a module call goes into the spill, if there is one.
 
     seed    of torch's random numbers
     traced  while torch traces it: models leave out no work then, and sizes are tensors, computed by operators
+    wanted  values that go into the spill as well, by the numbers that they had in an earlier run
     """
     own = arguments.copy_tensors()
-    values = _ValueNumbers(spill)
+    values = _ValueNumbers(spill, wanted)
     inputs = {name: values.add(tensor, computed=True) for name, tensor in own.tensors.items()}
     calls = _CallWatcher(model, values)
     with EXPORT_LOCK, preserve_model(model), calls.watching():
@@ -145,11 +152,11 @@ class _ValueNumbers:
         v = x[0]; x.zero_(); v + 1        the value that `+` reads was made by zero_, not by the slice
     """
 
-    def __init__(self, spill: TensorSpill | None) -> None:
+    def __init__(self, spill: TensorSpill | None, wanted: Collection[int] = ()) -> None:
         self.samples: list[Sample] = []
         self.computed: set[int] = set()
         self.ops: list[IssuedOp] = []
-        self._spill = spill
+        self._spill, self._wanted = spill, wanted
         # Weak keys: watching must not keep tensors alive that the model has let go.
         self._numbers: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._before: dict[int, int] = {}  # the number that a tensor had before the one it has
@@ -170,6 +177,8 @@ class _ValueNumbers:
         if earlier is not None:
             self._before[number] = earlier[0]
         self._numbers[tensor] = (number, self._writes_into(tensor))
+        if number in self._wanted:
+            self.keep(number, tensor)
         return number
 
     def number(self, tensor: torch.Tensor) -> int:

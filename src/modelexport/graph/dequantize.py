@@ -10,7 +10,7 @@ https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -29,6 +29,33 @@ def dequantize_weight(node: onnx.NodeProto, arrays: Arrays) -> np.ndarray | None
     """The weight of a node in floats; None where some constant is missing or it is stored in a way not known here."""
     try:
         return _DECODERS[node.op_type](_attributes(node), arrays)
+    except (KeyError, ValueError, IndexError):
+        return None
+
+
+# By operator: the inputs that have a row for each row of a packed weight: itself, its scales and its zero points.
+_BY_ROW: Mapping[str, tuple[int, ...]] = {"MatMulNBits": (1, 2, 3), "GatherBlockQuantized": (0, 2, 3)}
+
+
+PACKED = frozenset(_BY_ROW)
+
+
+def packed_weight_shape(node: onnx.NodeProto, arrays: Arrays) -> tuple[int, int] | None:
+    """The sides of a weight that is packed into bytes, once it is unpacked; None for what is not packed."""
+    attributes = _attributes(node)
+    if node.op_type == "MatMulNBits" and {"N", "K"} <= attributes.keys():
+        return attributes["N"], attributes["K"]
+    row = dequantize_rows(node, arrays, [0]) if node.op_type == "GatherBlockQuantized" else None
+    return None if row is None else (len(arrays[0]), row.shape[1])
+
+
+def dequantize_rows(node: onnx.NodeProto, arrays: Arrays, rows: Sequence[int]) -> np.ndarray | None:
+    """Some rows of a packed weight in floats, without a look at the others; None as for `dequantize_weight`."""
+    stored = arrays.get(_BY_ROW[node.op_type][0])
+    count = _attributes(node).get("N", 0 if stored is None else len(stored))
+    try:
+        taken = {index: arrays[index].reshape(count, -1)[rows] for index in _BY_ROW[node.op_type] if index in arrays}
+        return _DECODERS[node.op_type]({**_attributes(node), "N": len(rows)}, taken)
     except (KeyError, ValueError, IndexError):
         return None
 

@@ -8,18 +8,20 @@ graph before can be matched with the graph after, long after the file before is 
 A sketch is what eight numbers of a weight look like, from the first corner to the last: their middle, their spread, and
 where between the two each lies, in steps that survive float16 and quantization. Sides of a shape are kept sorted, and
 those of 1 left out, so that a transposed or reshaped weight can be found by it. Making one reads eight numbers and
-nothing else; only weights in NCHWc order are read as a whole.
+nothing else; of weights packed into bytes, eight rows are read, and those in NCHWc order as a whole.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
+import onnx
 
+from modelexport.graph.dequantize import PACKED, Arrays, dequantize_rows, packed_weight_shape, stored_weight_input
 from modelexport.graph.file.external import is_external
 from modelexport.graph.file.reading import ModelFile, has_numbers, initializer_array
 from modelexport.graph.file.weights import has_data
@@ -140,15 +142,36 @@ def sketch(array: np.ndarray) -> Sketch | None:
     is_float = array.dtype.kind in _FLOATS and not is_integer
     if not array.size or not (is_float or (is_integer and array.size >= _QUANTIZED_FROM)):
         return None
-    places = [((np.arange(PLACES) * 2 + 1) * side) // (2 * PLACES) for side in array.shape]
-    elements = array[tuple(places)] if array.ndim else np.broadcast_to(array, PLACES)
+    elements = array[_places(array.shape)] if array.ndim else np.broadcast_to(array, PLACES)
+    return _sketch_elements(elements, array.shape, quantized=not is_float)
+
+
+def sketch_packed(node: onnx.NodeProto, arrays: Arrays) -> Sketch | None:
+    """That of a weight that is packed into bytes, by the numbers that it stands for: it lies in blocks with scales.
+
+    before    MatMul(x, w: 64 x 32)          after    MatMulNBits(x, 32 x 2 x 16 bytes, 64 scales)
+    """
+    shape = packed_weight_shape(node, arrays)
+    if shape is None or not all(shape):
+        return None
+    rows, columns = _places(shape)
+    weight = dequantize_rows(node, arrays, rows.tolist())
+    return None if weight is None else _sketch_elements(weight[np.arange(PLACES), columns], shape, quantized=True)
+
+
+def _places(shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    """Where the numbers of a sketch lie along each side."""
+    return tuple(((np.arange(PLACES) * 2 + 1) * side) // (2 * PLACES) for side in shape)
+
+
+def _sketch_elements(elements: np.ndarray, shape: tuple[int, ...], *, quantized: bool) -> Sketch:
     numbers = np.nan_to_num(elements.astype(np.float64), nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
     middle, spread = float(numbers.max() + numbers.min()) / 2, float(np.ptp(numbers)) / 2
     steps = np.rint((numbers - middle) / spread * STEPS) if spread else np.zeros(PLACES)
-    sides = tuple(sorted(side for side in array.shape if side > 1))
+    sides = tuple(sorted(side for side in shape if side > 1))
     # As precise as a sketch is kept, so that one that was just made equals one that was read.
     middle, spread = lengthened(shortened(middle)), lengthened(shortened(spread))
-    return Sketch(sides, middle, spread, tuple(map(int, steps)), quantized=not is_float)
+    return Sketch(sides, middle, spread, tuple(map(int, steps)), quantized)
 
 
 def sketches_like(file: ModelFile, known: Iterable[Sketch | None]) -> Sketches:
@@ -183,11 +206,28 @@ def sketches_of(file: ModelFile, block: int = 0) -> Sketches:
         if value is not None and has_data(value.t) and not is_external(value.t):
             tensors[key] = value.t
 
+    packed = _packed_weights(file)
+
     def find(name: str) -> Sketch | None:
         tensor = tensors.get(name)
+        if name in packed:
+            return sketch_packed(packed[name], _stored_inputs(file, packed[name], tensors))
         if tensor is None or 0 in tensor.dims or not has_numbers(file, tensor):
             return None
         content = initializer_array(file, tensor)
         return sketch(unblocked(content, block) if name in blocked else content)
 
     return find
+
+
+def _packed_weights(file: ModelFile) -> dict[str, onnx.NodeProto]:
+    """By name of a weight that is packed into bytes: a node that unpacks it."""
+    nodes = [node for node in file.proto.graph.node if node.op_type in PACKED]
+    return {node.input[stored_weight_input(node) or 0]: node for node in nodes}
+
+
+def _stored_inputs(
+    file: ModelFile, node: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]
+) -> dict[int, np.ndarray]:
+    stored = {index: tensors[name] for index, name in enumerate(node.input) if name in tensors}
+    return {index: initializer_array(file, tensor) for index, tensor in stored.items() if has_numbers(file, tensor)}

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
 from modelexport.graph.operators import is_linear, is_moving, is_rearranging, is_view
+from modelexport.graph.protos import plain_domain
 from modelexport.lineage.links import NodeLinker, match_relation
 from modelexport.lineage.value_classes import NO_CLASS
 from modelexport.record.lineage import Relation
@@ -49,7 +50,8 @@ class MatchLinker(NodeLinker):
     def _without_quantized(self, node: Node, region: Sequence[Node]) -> Sequence[Node]:
         """The region without what a quantizer does that reads the result of a node which is as it was before."""
         work = self._matching.works.get(node.key)
-        if work is None or (work.op_type, work.attributes) != (node.op_type, node.attributes):
+        # Attributes may be written out now, but an activation is in none of them: for that, there are other operators.
+        if work is None or (work.op_type, plain_domain(work.domain)) != (node.op_type, plain_domain(node.domain)):
             return region
         activations = [source for source in region if source is not work and self._links.is_activation(source)]
         if not self._links.link_quantizers(self._after.result(node), activations):
@@ -62,9 +64,7 @@ class MatchLinker(NodeLinker):
         nodes = [node for node in nodes if len(nodes) == 1 or not self._link_named(node, left)]
         if len(nodes) != len(origins):
             for node in nodes:
-                # Of more than there were, a name or a reader tells which one each of them is.
-                wanted = self._links.choose_origin(node, left) if len(nodes) > len(origins) > 1 else None
-                sources = origins if wanted is None else [left[wanted]]
+                sources = self._choose_sources(node, left, len(nodes))
                 relation = Relation.SHARED if len(sources) > 1 else match_relation(node, sources[0])
                 self._links.add(node, sources, relation, confidence)
             return
@@ -76,6 +76,21 @@ class MatchLinker(NodeLinker):
             origin = left.pop(wanted if wanted in left else next(in_body, next(iter(left))))
             sure = min(confidence, Confidence.INFERRED) if guessed else confidence
             self._links.add(node, [origin], match_relation(node, origin), sure)
+
+    def _choose_sources(self, node: Node, origins: Mapping[str, Node], count: int) -> Sequence[Node]:
+        """Of several congruent nodes before, those that one of `count` nodes after stands for; all if nothing tells.
+
+        Of more nodes than there were, a name or a reader tells which one each of them is. Of fewer, the readers tell
+        which ones each of them was made of:
+
+            before    x ──► Size ──► a, b, c          after    x ──► Size ──► a, b
+                      (a ──► A, b ──► B, c ──► C)               (a ──► A, a ──► B, b ──► C)          a is a and b
+        """
+        if count > len(origins) > 1:
+            wanted = self._links.choose_origin(node, origins)
+            return list(origins.values()) if wanted is None else [origins[wanted]]
+        read = self._links.find_read(node, origins) if count > 1 else []
+        return [origins[key] for key in read] or list(origins.values())
 
     def _link_named(self, node: Node, origins: Mapping[str, Node]) -> bool:
         """Link one of several congruent nodes to the one of its name, if that was not congruent to them before."""
@@ -254,7 +269,9 @@ class BypassedLinker(NodeLinker):
                     done = self._sources_above(class_after)
                     between = self._before.nodes_joining(known, class_before)
                     gone = [source for source in between if not is_view(source) and source.key not in done]
-                    self._links.add_sources(node, gone)
+                    # What moves numbers does no work on them: it was a product with one, or somebody else's.
+                    computes = not is_rearranging(node)
+                    self._links.add_sources(node, [source for source in gone if computes or is_rearranging(source)])
 
     def _sources_above(self, class_after: int) -> set[str]:
         """What the nodes do that make a value, or quantize it."""

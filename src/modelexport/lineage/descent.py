@@ -111,8 +111,10 @@ def match_graphs(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches
             matching.anchor(class_after, class_before)
             matching.propagate()
     matching.match_later_results()
+    matching.merge_above_constants()
     FusedWorks(matching).anchor_results()
     align_regions(matching)
+    matching.merge_above_constants()  # more is matched by now
     return matching
 
 

@@ -10,7 +10,7 @@ cannot have joined, as it does not read them, limit how far that is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from modelexport.graph.index import Node
 from modelexport.graph.operators import family, is_passing, is_rearranging, is_view
@@ -111,9 +111,12 @@ class FusedWorks:
                 return end
             following = absorbed or readers
             if len(following) != 1:
-                return end if sure and node.op_type == origin.op_type else NO_CLASS  # it cannot have taken in both
-            if not absorbed and self._is_done_by(direct, following[0]):
-                return end
+                # A node that does the same kind of work cannot have taken in both. Views are read at several places.
+                same_kind = family(node.op_type) == family(origin.op_type) and not is_view(node)
+                return end if sure and same_kind else NO_CLASS
+            is_below = self._is_left_below(following[0], direct)
+            if is_below or (not absorbed and self._is_done_by(direct, following[0])):
+                return end if sure or not is_below else NO_CLASS
             rest = set(self._before.data_inputs(following[0])) - {end}
             if not self._may_read(node, rest):  # it cannot have joined values that it does not read
                 return end if sure and any(rest <= self._known_inputs(reader) for reader in direct) else NO_CLASS
@@ -138,11 +141,35 @@ class FusedWorks:
         keys = {work.key for work in works}
         inside = {each.key: each for work in works for each in self._before.path_to(work, keys, FUSED_STEPS)}
         made = {class_id for each in inside.values() for class_id in self._before.outputs(each)}
-        read = {class_id for each in inside.values() for class_id in self._before.varying_inputs(each)}
+        read = {class_id for each in inside.values() for class_id in self._before.content_inputs(each)}
         left = read - made - self._known_inputs(node) - self._anchors.classes_still_there()
-        if len(left) == 1 and keys <= inside.keys():
+        if len(left) == 1 and keys <= inside.keys() and not self._is_made_inside(unknown[0], inside):
             self._matching.anchor(unknown[0], left.pop())
             self._matching.propagate()
+
+    def _is_left_below(self, origin: Node, readers: Sequence[Node]) -> bool:
+        """Whether a transposition is still done by some nodes, or behind them: tools move it there.
+
+        before    x ──► MatMul ──► m ──► Transpose ──► Split ──► a, b
+        after     x ──► MatMul ──► ? ──► Split ──► … ──► Transpose ──► a          ? is m
+        """
+        kind = origin.op_type, origin.attributes
+        below = list(readers)
+        for _ in range(FUSED_STEPS if origin.operator == "Transpose" else 0):
+            if any((each.op_type, each.attributes) == kind for each in below):
+                return True
+            made = (class_id for each in below for class_id in self._after.outputs(each))
+            below = [reader for class_id in made for reader in self._after.readers_of(class_id)][:CROWD]
+        return False
+
+    def _is_made_inside(self, class_after: int, inside: Collection[str]) -> bool:
+        """Whether some work is begun by who makes a value, and ended by who reads it: nobody had that value before.
+
+        before    x ──► Gemm(w, b) ──► m ──► Add(r) ──► LayerNormalization
+        after     x ──► MatMul(w) ──► ? ──► SkipLayerNormalization(b, r)
+        """
+        maker = self._after.producers.get(class_after)
+        return maker is not None and any(work.key in inside for work in self._matching.known_works(maker))
 
     def _joined_with_known(self, node: Node, work: Node) -> int:
         """What was joined with a value that a node reads, on the way to its work, if it reads more than that did.

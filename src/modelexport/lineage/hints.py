@@ -233,24 +233,29 @@ class SketchIndex:
         self.alike: dict[int, int] = {}
         self._equal: dict[Sketch, list[int]] = {}
         self._buckets: dict[Hashable, list[tuple[int, Sketch]]] = {}
+        self._one_sided: dict[Hashable, list[tuple[int, Sketch]]] = {}
         for class_id, sketch in sketches:
             same = self._equal.setdefault(sketch, [])
             same.append(class_id)
             if sketch.is_whole or sketch.is_distinctive:
                 self.alike[class_id] = same[0]
             self._buckets.setdefault(_bucket_of(sketch), []).append((class_id, sketch))
+            for bucket in _one_sided_buckets(sketch):
+                self._one_sided.setdefault(bucket, []).append((class_id, sketch))
 
     def find_like(self, sketch: Sketch) -> list[int]:
-        """Those that hold the same; or the one that this is a coarser copy of (quantized)."""
+        """Those that hold the same; or those equal ones that this is a coarser copy of (quantized)."""
         same = self._equal.get(sketch) or self._find_nearest(sketch)
         if same and (sketch.is_whole or sketch.is_distinctive or len(same) == 1):
             return same
         if same or not sketch.is_distinctive:
             return []
-        rated = [(sketch.likeness(other), class_id) for class_id, other in self._buckets.get(_bucket_of(sketch), ())]
+        # A few bits may move one of the outermost numbers, or make another one as large.
+        others = {each: other for key in _one_sided_buckets(sketch) for each, other in self._one_sided.get(key, ())}
+        rated = [(sketch.likeness(other), class_id) for class_id, other in others.items()]
         best = max((rate for rate, _ in rated), default=0.0)
         near = [class_id for rate, class_id in rated if rate and rate > best - _CLEARLY]
-        return near if len(near) == 1 else []
+        return near if len({self.alike.get(class_id, class_id) for class_id in near}) == 1 else []
 
     def _find_nearest(self, sketch: Sketch) -> list[int]:
         rated = [(sketch.distance(other), class_id) for class_id, other in self._buckets.get(_bucket_of(sketch), ())]
@@ -263,6 +268,14 @@ def _bucket_of(sketch: Sketch) -> Hashable:
     if sketch.is_distinctive:
         return sketch.sides, sketch.steps.index(min(sketch.steps)), sketch.steps.index(max(sketch.steps))
     return sketch.sides, f"{sketch.middle:.1e}"
+
+
+def _one_sided_buckets(sketch: Sketch) -> Iterator[Hashable]:
+    """The same by the place of the smallest number or of the largest, where several may be that."""
+    for outermost in dict.fromkeys((min(sketch.steps), max(sketch.steps))) if sketch.is_distinctive else ():
+        for place, step in enumerate(sketch.steps):
+            if step == outermost:
+                yield sketch.sides, outermost > 0, place
 
 
 def pair_io(before: ValueClasses, after: ValueClasses, names: NameHints) -> Iterator[tuple[int, int]]:

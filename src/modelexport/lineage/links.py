@@ -88,6 +88,10 @@ class Links:
         self.covered: set[str] = set()
         replaced = ReplacedRegions(matching)
         self.regions, self._vague = replaced.sources, replaced.find_vague()
+        # By the key of a node before: how many have replaced it.
+        self._replacing: Counter[str] = Counter()
+        for key, region in self.regions.items():
+            self._replacing.update({source.key: len(matching.after.congruent[key]) for source in region})
         self.handing_on = frozenset(matching.after.pass_through)
         self._still_there = matching.anchors.classes_still_there()
         self.quantizers: dict[int, list[Node]] = {}
@@ -114,10 +118,24 @@ class Links:
             self.add(node, sources, relation, min(link.confidence, Confidence.STRONG))
 
     def add_region(self, nodes: Sequence[Node], region: Sequence[Node]) -> None:
-        sources = [source for origin in region for source in self.before.congruent_nodes(origin)]
         for node in nodes:
+            sources = [source for origin in region for source in self._choose_congruent(node, origin)]
             confidence = Confidence.INFERRED if nodes[0].key in self._vague else Confidence.STRONG
             self.add(node, sources, region_relation(sources), confidence)
+
+    def _choose_congruent(self, node: Node, origin: Node) -> Sequence[Node]:
+        """All nodes congruent to one that was replaced; if as many nodes have replaced these, the one that a name or
+        reader tells.
+
+        before    x ──► Flatten ──► a          after    x ──► Reshape(s) ──► ? ──► Add          Add read a:
+                  x ──► Flatten ──► b                   x ──► Reshape(t) ──► b                  ? is a, and not b
+        """
+        congruent = self.before.congruent_nodes(origin)
+        if len(congruent) == 1 or self._replacing[origin.key] < len(congruent):
+            return congruent
+        candidates = {each.key: each for each in congruent}
+        chosen = self.choose_origin(node, candidates)
+        return congruent if chosen is None else [candidates[chosen]]
 
     def add_introduced(self, node: Node, neighbours: Iterable[Node]) -> None:
         """Link a node without a link to the sources of its neighbours: it is there for them."""
@@ -140,18 +158,34 @@ class Links:
             return node.key
         votes: Counter[str] = Counter()
         for reader in self._readers_behind_passing(node):
-            indices = {index for index, value in enumerate(reader.inputs) if value in node.outputs}
-            link = self.by_node.get(reader.key)
-            for key in link.sources[:_VOTERS] if link is not None else ():
-                for index, value in enumerate(self.before.graph.by_key[key].inputs):
-                    producer = self.before.graph.producers.get(value)
-                    if producer is not None and producer.key in candidates:
-                        # The input counts: MatMul(q, k) reads two Transposes that may be congruent.
-                        votes[producer.key] += 1 + (index in indices)
+            votes.update(self._ask_reader(reader, node, candidates))
         # A node in a body comes from one in a body.
         alike = {key: votes[key] for key in votes if bool(candidates[key].graph) == bool(node.graph)} or votes
         best = [key for key, count in alike.items() if count == max(alike.values())]
         return best[0] if len(best) == 1 else None
+
+    def find_read(self, node: Node, candidates: Mapping[str, Node]) -> list[str]:
+        """Those of several congruent nodes before that the readers of a node read, each of them at the same input."""
+        read: dict[str, None] = {}
+        for reader in self._readers_behind_passing(node):
+            votes = self._ask_reader(reader, node, candidates)
+            read.update((key, None) for key, count in votes.items() if count == max(votes.values()))
+        return list(read)
+
+    def _ask_reader(self, reader: Node, node: Node, candidates: Mapping[str, Node]) -> Counter[str]:
+        """How often a reader of a node stands for a reader of each candidate; twice as much at the same input.
+
+        The input counts: MatMul(q, k) reads two Transposes that may be congruent.
+        """
+        votes: Counter[str] = Counter()
+        indices = {index for index, value in enumerate(reader.inputs) if value in node.outputs}
+        link = self.by_node.get(reader.key)
+        for key in link.sources[:_VOTERS] if link is not None else ():
+            for index, value in enumerate(self.before.graph.by_key[key].inputs):
+                maker = self._find_maker(value, candidates)
+                if maker is not None:
+                    votes[maker] += 1 + (index in indices)
+        return votes
 
     def _readers_behind_passing(self, node: Node) -> Iterator[Node]:
         """Who reads what a node makes, be it behind a quantizer that a tool brought along."""
@@ -161,6 +195,20 @@ class Links:
                 waiting += [(following, steps + 1) for following in self.after.graph.successors(reader)]
             else:
                 yield reader
+
+    def _find_maker(self, value: str, candidates: Mapping[str, Node]) -> str | None:
+        """Which of some nodes before made a value, be it behind a cast that is gone now.
+
+        before    s ──► Div ──► Cast ──► Slice          after    s ──► Div ──► Slice
+        """
+        for _ in range(_VOTERS):
+            producer = self.before.graph.producers.get(value)
+            if producer is None or producer.key in candidates:
+                return None if producer is None else producer.key
+            if not is_passing(producer):
+                break
+            value = producer.inputs[0]
+        return None
 
     def is_lost(self, class_before: int) -> bool:
         """Whether a constant that is no mere number is in the graph before alone."""

@@ -21,9 +21,11 @@ from collections.abc import Iterable, Iterator
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
-from modelexport.graph.operators import is_product, is_view
-from modelexport.lineage.anchors import Anchors, pair_inputs
+from modelexport.graph.operators import family, is_commutative, is_product, is_view
+from modelexport.graph.protos import plain_domain
+from modelexport.lineage.anchors import Anchors
 from modelexport.lineage.hints import ConstantHints
+from modelexport.lineage.input_pairs import pair_inputs
 from modelexport.lineage.operands import FUSED_STEPS, Operands
 from modelexport.lineage.origin_candidates import Candidates
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
@@ -74,6 +76,9 @@ class Matching:
             self._enqueue(() if producer is None else (producer,))
             self._enqueue(self.after.readers_of(class_after))
 
+    def is_certain(self, class_after: int) -> bool:
+        return class_after in self._certain
+
     def propagate(self) -> None:
         while self._waiting:
             node = self._waiting.popleft()
@@ -87,11 +92,49 @@ class Matching:
             if node.key not in self.matches and node.key not in self.works:
                 self._match_by_later_result(node)
 
+    def merge_above_constants(self) -> None:
+        """What is computed from constants alone now may have been several values; then so may what it is made from.
+
+        before    x ──► Shape ──► Squeeze ──► Concat(-1) ──► a          after    Squeeze(8) ──► Concat(-1) ──► a
+                  y ──► Shape ──► Squeeze ──► Concat(-1) ──► b                   Squeeze(8) ──► Concat(-1) ──► b
+
+        Both Concats after are congruent: their value is a, and b as well. Then the Squeezes are those of both.
+        """
+        for node in reversed(self.after.nodes):
+            for origin in self._equal_works(node):
+                for read, origin_read in self._pair_folded(node, origin):
+                    self.anchor(read, origin_read)
+        self.propagate()
+
+    def _equal_works(self, node: Node) -> Iterator[Node]:
+        """The match of a node, and what made other values that are its result now."""
+        result = self.after.result(node)
+        merged = self.anchors.merged.get(result, ()) if result in self.after.foldable else ()
+        origins = [self.before.producers.get(class_before) for class_before in (self.anchors.get(result), *merged)]
+        for origin in (self.matches.get(node.key), *origins):
+            if origin is not None and _is_same_operator(node, origin):
+                yield origin
+
+    def _pair_folded(self, node: Node, origin: Node) -> Iterator[tuple[int, int]]:
+        """What a node reads that is computed from constants alone, and what another one read there."""
+        inputs, origin_inputs = self.after.inputs(node), self.before.inputs(origin)
+        if not is_commutative(family(node.operator)):
+            yield from (pair for pair in zip(inputs, origin_inputs, strict=False) if pair[0] in self.after.foldable)
+            return
+        for read in inputs:
+            producer = self.after.producers.get(read) if read in self.after.foldable else None
+            makers = [(each, self.before.producers.get(each)) for each in origin_inputs]
+            alike = [each for each, maker in makers if producer and maker and _is_same_operator(producer, maker)]
+            if len(alike) == 1:
+                yield read, alike[0]
+
     def add_work(self, node: Node, origin: Node) -> None:
         """Note that a node does the work of another, which something else than values told."""
         if node.key in self.matches or self.anchors.agreement(node, origin) is None:
             return
-        if node.op_type == origin.op_type and node.attributes != origin.attributes:
+        # An operator of one name in another domain has attributes of its own.
+        same_operator = (node.op_type, plain_domain(node.domain)) == (origin.op_type, plain_domain(origin.domain))
+        if same_operator and node.attributes != origin.attributes:
             return  # it may do a part of that alone
         if self._is_match(node, origin):
             self._match(node, origin, Confidence.STRONG)
@@ -113,7 +156,7 @@ class Matching:
             if origin is None:
                 continue
             # If it is certain that two nodes make the same, they must read the same too, whatever was thought.
-            certain = class_after in self._certain and node.attributes == origin.attributes
+            certain = self.is_certain(class_after) and node.attributes == origin.attributes
             agree = self.anchors.agreement(node, origin) is not None
             if not (agree or (certain and self.anchors.is_same_work(node, origin, folded=True))):
                 continue
@@ -240,3 +283,7 @@ class Matching:
             if len(readers) == 1 and self.before.result(readers[0]) not in self.before.foldable:
                 works[readers[0].key] = readers[0]
         return list(works.values())
+
+
+def _is_same_operator(node: Node, origin: Node) -> bool:
+    return (node.op_type, node.attributes) == (origin.op_type, origin.attributes)

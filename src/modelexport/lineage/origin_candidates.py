@@ -67,7 +67,7 @@ class Candidates:
         (rating, origin), others = ranked[0], ranked[1:]
         only = not others and self._is_only_reader(node, origin)
         is_tie = bool(others) and others[0][0] == rating
-        return origin if not is_tie and (only or self._is_enough(node, rating.agreeing)) else None
+        return origin if not is_tie and (only or self._is_enough(node, origin, rating.agreeing)) else None
 
     def readers_by_weight(self, node: Node, class_after: int) -> Sequence[Node]:
         """The nodes before that read a weight of a node: those at its place in the dataflow, else all."""
@@ -75,7 +75,7 @@ class Candidates:
 
     def _find(self, node: Node) -> list[Node]:
         """Nodes of the same kind before that read one of the same values: the one of these that fewest read."""
-        known = [each for each in self._after.inputs(node) if each in self._anchors]
+        known = [each for each in self._after.inputs(node) if each in self._anchors and self._tells(node, each)]
         lists = [self._anchors.readers_before(class_id) for class_id in known]
         crowds = sorted((crowd for crowd in lists if len(crowd) <= CROWD), key=len)
         kind = family(node.op_type)
@@ -93,10 +93,28 @@ class Candidates:
 
     def _rate(self, node: Node, candidates: Iterable[Node]) -> Iterator[tuple[Rating, Node]]:
         for origin in candidates:
-            agreeing = self._anchors.agreement(node, origin)
+            agreeing = self._count_agreeing(node, origin)
             if agreeing and not self._makes_something_else(node, origin):
                 is_free = origin.key not in self._matched_origins
                 yield Rating(agreeing, origin.attributes == node.attributes, is_free), origin
+
+    def _count_agreeing(self, node: Node, origin: Node) -> int:
+        """How many inputs say that two nodes are the same; 0 if another one says that they are not."""
+        vague = {self._anchors.get(each) for each in self._after.inputs(node) if not self._tells(node, each)}
+        shared = sum(class_before in vague for class_before in self._before.inputs(origin) if class_before != NO_CLASS)
+        return max(0, (self._anchors.agreement(node, origin) or 0) - shared)
+
+    def _tells(self, node: Node, class_after: int) -> bool:
+        """Whether a value that a node reads tells it from others. What is a constant now may have been several values:
+
+        before    x ──► Shape ──► Div ──► a          after    x, Div(8, 2) ──► Slice          Slice may be that of x
+                  x, a ──► Slice                              y, Div(8, 2) ──► Slice          or of y, until x is known
+                  y ──► Shape ──► Div ──► b
+                  y, b ──► Slice
+        """
+        if class_after not in self._after.foldable or self._after.result(node) in self._after.foldable:
+            return True
+        return self._anchors.get(class_after) in self._before.foldable
 
     def _makes_something_else(self, node: Node, origin: Node) -> bool:
         """Whether a node is known to make what another node of the same kind made."""
@@ -108,12 +126,22 @@ class Candidates:
         producer = self._before.producers.get(known)
         return producer is None or family(producer.op_type) == family(node.op_type)
 
-    def _is_enough(self, node: Node, agreeing: int) -> bool:
+    def _is_enough(self, node: Node, origin: Node, agreeing: int) -> bool:
         read = [class_id for class_id in self._after.inputs(node) if class_id != NO_CLASS]
         if agreeing > 1 or any(map(self._operands.is_distinctive, read)):
             return True
         data = [class_id for class_id in read if class_id not in self._after.constants]
-        return bool(data) and all(class_id in self._anchors for class_id in data)
+        known = bool(data) and all(class_id in self._anchors for class_id in data)
+        return known and not self._reads_other_constants(node, origin)
+
+    def _reads_other_constants(self, node: Node, origin: Node) -> bool:
+        """Whether a node reads what is computed from constants alone, and known to be what another node read elsewhere.
+
+        It may be that one's value as well, but that takes a sign: it is computed from other constants, for all we know.
+        """
+        inputs = zip(self._after.inputs(node), self._before.inputs(origin), strict=False)
+        folded = [(read, was_read) for read, was_read in inputs if read in self._after.foldable]
+        return any(not self._anchors.is_like(self._anchors.get(read), (was_read,)) for read, was_read in folded)
 
     def _is_only_reader(self, node: Node, origin: Node) -> bool:
         known = [(class_after, self._anchors.get(class_after)) for class_after in self._after.data_inputs(node)]

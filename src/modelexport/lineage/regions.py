@@ -7,13 +7,14 @@ after     a ──► SimplifiedLayerNormalization ─────────�
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
 from modelexport.graph.operators import family, is_moving, is_passing, is_rearranging, is_view
 from modelexport.lineage.fusion import FusedWorks
 from modelexport.lineage.matching import Matching
+from modelexport.lineage.region_order import RegionOrder
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 
 # A region with more ways out than these is no region.
@@ -22,8 +23,6 @@ _MOST_EXITS = 64
 _LARGEST = 256
 # Nodes that one node was ever seen to take in beside its own work.
 _STEPS = 4
-
-
 # How often regions are looked at again, as a pair makes them smaller.
 _ROUNDS = 4
 
@@ -101,23 +100,40 @@ class ReplacedRegions:
     def _keep_possible(self, pairs: Iterable[tuple[Node, Node]], exits: frozenset[int]) -> Iterator[tuple[Node, Node]]:
         order = self._region_order(exits)
         for node, origin in pairs:
-            if origin.key in order.possible_keys(node):
+            if origin.key in order.possible_keys(node) and not (is_rearranging(node) and self._is_moved(node, origin)):
                 yield node, origin
+
+    def _is_moved(self, node: Node, origin: Node) -> bool:
+        """Whether a node rearranges something else than another one did: what came behind that, say.
+
+        before    x ──► MatMul ──► m ──► Transpose ──► Split ──► a, b
+        after     x ──► MatMul ──► m ──► Split ──► ?, ? ──► Transpose ──► a          ? is not m
+        """
+        made = self._anchors.get(self._after.result(node))
+        read, read_before = self._after.content_inputs(node), self._before.content_inputs(origin)
+        is_there = not self._still_there.isdisjoint(read_before)
+        known = {self._anchors.get(class_id) for class_id in read}
+        return made not in (NO_CLASS, self._before.result(origin)) or (is_there and known.isdisjoint(read_before))
 
     def _pair_only_ones(self, nodes: Sequence[Node], exits: frozenset[int]) -> Iterator[tuple[Node, Node]]:
         """Nodes with the only one before of their kind that they can have replaced, if nobody else can have."""
         possible: dict[str, list[Node]] = {}
         rivals: dict[str, list[Node]] = {}
         for node in nodes:
-            # A view may be put anywhere.
-            keys = self._region_order(exits).possible_keys(node) if not is_view(node) else ()
+            keys = self._region_order(exits).possible_keys(node)
             sources = [self._before.graph.by_key[key] for key in keys if key not in self._done]
-            possible[node.key] = [source for source in sources if _are_of_one_kind(source, node)]
+            alike = [source for source in sources if _are_of_one_kind(source, node)]
+            possible[node.key] = [each for each in alike if not is_view(node) or self._has_same_sizes(each, node)]
             for source in possible[node.key]:
                 rivals.setdefault(source.key, []).append(node)
         for node in nodes:
             if len(possible[node.key]) == 1 and len(rivals[possible[node.key][0].key]) == 1:
                 yield node, possible[node.key][0]
+
+    def _has_same_sizes(self, source: Node, node: Node) -> bool:
+        """Whether two views read the same beside their data. One with other sizes may be put anywhere."""
+        sizes, sizes_before = self._after.inputs(node)[1:], self._before.inputs(source)[1:]
+        return bool(sizes) and tuple(map(self._anchors.get, sizes)) == sizes_before
 
     def _region_order(self, exits: frozenset[int]) -> RegionOrder:
         if exits not in self._orders:
@@ -165,11 +181,31 @@ class ReplacedRegions:
         computes = node.key in self._after.graph.computed
         alike = tuple(source for source in gone if (source.key in self._before.graph.computed) == computes)
         region = alike or (gone if computes or work is not None else ())
-        return region if work is None else self._divide(node, work, region)
+        region = region if work is None else self._divide(node, work, region)
+        region = self._without_folded(node, region)
+        return region if is_rearranging(node) else self._without_border_views(node, region)
+
+    def _without_folded(self, node: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
+        """A region without what is always the same: a constant has replaced that, and no node."""
+        working = tuple(source for source in region if self._before.result(source) not in self._before.foldable)
+        return region if self._after.result(node) in self._after.foldable else working or region
+
+    def _without_border_views(self, node: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
+        """A region without views that were dropped. If it is certain what a node makes, it makes that in its shape,
+        unless it is what a view made as well."""
+        result = self._after.result(node)
+        equal = (self._before.producers.get(class_id) for class_id in self._anchors.merged.get(result, ()))
+        is_viewed = any(producer is not None and is_view(producer) for producer in equal)
+        if is_viewed or not self._matching.is_certain(result):
+            return self._before.drop_last_views(region, is_viewed=is_viewed)
+        return region
 
     def _divide(self, node: Node, work: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
         """What a node has replaced that is known to do some work, of all that it may have."""
         if self._after.result(node) in self._anchors:
+            # A view was found by what it reads, and there may be others of that: what it makes tells which one it is.
+            if region and is_view(work) and work not in self._slice(self._exits[node.key], frozenset()):
+                return region
             if (node.op_type, node.attributes) == (work.op_type, work.attributes):
                 region = tuple(source for source in region if not (is_rearranging(source) or is_moving(source)))
             return region if work in region else (*region, work)
@@ -269,92 +305,6 @@ class ReplacedRegions:
 
             self._slices[exits, claimed] = tuple(backward_slice(producers(exits), step, limit=_LARGEST))
         return self._slices[exits, claimed]
-
-
-class RegionOrder:
-    """Dataflow inside of one region: what a node after cannot have replaced, as others around it have.
-
-        before    a ──► MatMul ──► Erf ──► Mul ──► MatMul ──► b
-        after     a ──► MatMulNBits ──► Gelu ──► MatMulNBits ──► b
-
-    If the products are known, Gelu reads what the first one makes: neither that nor anything above it is Gelu's work.
-    Nor is what comes behind the second one, which reads what Gelu makes. Sets of nodes before are numbers, bit by bit.
-    """
-
-    def __init__(self, region: Iterable[Node], nodes: Sequence[Node], matching: Matching) -> None:
-        """
-        region  the nodes before
-        nodes   those after, in file order
-        """
-        self.region = sorted(region, key=lambda node: node.position)
-        self._matching = matching
-        self._bits = {node.key: 1 << number for number, node in enumerate(self.region)}
-        before, after = matching.before, matching.after
-        inputs, outputs = before.data_inputs, before.outputs
-        self._all_above = self._spread(self.region, inputs, outputs)
-        all_below = self._spread(self.region[::-1], outputs, inputs)
-        works = {node.key: self._works(node) for node in nodes}
-        self._own = {key: self._join(self._bits, work) for key, work in works.items()}
-        done_above = {key: self._join(self._all_above, work) for key, work in works.items()}
-        done_below = {key: self._join(all_below, work) for key, work in works.items()}
-        self._above = _collect(nodes, done_above, after.data_inputs, after.outputs)
-        self._below = _collect(nodes[::-1], done_below, after.outputs, after.data_inputs)
-        self._possible: dict[str, frozenset[str]] = {}
-
-    def possible_keys(self, node: Node) -> frozenset[str]:
-        """The keys of nodes that a node may have replaced, all or some of them.
-
-        If others have replaced all of them, it finishes what the node above it does.
-        """
-        if node.key not in self._possible:
-            everything = (1 << len(self.region)) - 1
-            above, below = self._above[node.key], self._below[node.key]
-            left = (everything & ~(above | below)) | self._own[node.key]
-            possible = left or self._latest(above & ~below) or everything
-            keys = (source.key for source in self.region if possible & self._bits[source.key])
-            self._possible[node.key] = frozenset(keys)
-        return self._possible[node.key]
-
-    def _latest(self, mask: int) -> int:
-        """Those of some nodes that none of the others comes behind."""
-        earlier = 0
-        for source in self.region:
-            if mask & self._bits[source.key]:
-                earlier |= self._all_above[source.key] & ~self._bits[source.key]
-        return mask & ~earlier
-
-    def _works(self, node: Node) -> list[str]:
-        return [work.key for work in self._matching.known_works(node) if work.key in self._bits]
-
-    def _spread(self, nodes: Sequence[Node], read: _Classes, made: _Classes) -> dict[str, int]:
-        """By key: a node and all others of the region that it comes behind, where what it reads is made first."""
-        return _collect(nodes, self._bits, read, made, including=True)
-
-    @staticmethod
-    def _join(masks: Mapping[str, int], keys: Iterable[str]) -> int:
-        joined = 0
-        for key in keys:
-            joined |= masks[key]
-        return joined
-
-
-_Classes = Callable[[Node], Sequence[int]]
-
-
-def _collect(
-    nodes: Iterable[Node], masks: Mapping[str, int], read: _Classes, made: _Classes, *, including: bool = False
-) -> dict[str, int]:
-    """By key: the masks of all nodes that a node comes behind, joined; with its own if that is to be included."""
-    by_class: dict[int, int] = {}
-    collected: dict[str, int] = {}
-    for node in nodes:
-        mask = 0
-        for class_id in read(node):
-            mask |= by_class.get(class_id, 0)
-        collected[node.key] = mask | masks[node.key] if including else mask
-        for class_id in made(node):
-            by_class[class_id] = by_class.get(class_id, 0) | mask | masks[node.key]
-    return collected
 
 
 def _are_of_one_kind(source: Node, node: Node) -> bool:

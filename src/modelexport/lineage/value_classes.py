@@ -14,12 +14,20 @@ The numbers are those of one graph. Which class after is which class before is w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
 from modelexport.graph.algorithms import ValueNumbers, backward_slice
 from modelexport.graph.index import FLOATS, Graph, Node
-from modelexport.graph.operators import family, is_commutative, is_moving, is_passing, is_random, is_rearranging
+from modelexport.graph.operators import (
+    family,
+    is_commutative,
+    is_moving,
+    is_passing,
+    is_random,
+    is_rearranging,
+    is_view,
+)
 
 # In the place of an input or output that is left out, or of a class that is not known.
 NO_CLASS = -1
@@ -209,6 +217,34 @@ class ValueClasses:
             if any(each.key in keys for each in above):
                 path += above
         return path
+
+    def drop_last_views(self, nodes: Sequence[Node], *, is_viewed: bool) -> tuple[Node, ...]:
+        """Some nodes without views of what comes out of them, and of what goes in if those undid these.
+
+            x ──► Reshape ──► Erf ──► Mul ──► m ──► Reshape ──► y        what made y from x may be Erf and Mul alone
+
+        A view changes no numbers. One beside a transposition is a part of what the two do to their order.
+
+        is_viewed  whether there is another view behind them, which was dropped
+        """
+        last = self._drop_border_views(nodes, at_end=True)
+        return self._drop_border_views(last, at_end=False) if is_viewed or len(last) < len(nodes) else last
+
+    def _drop_border_views(self, nodes: Sequence[Node], *, at_end: bool) -> tuple[Node, ...]:
+        left = {node.key: node for node in nodes}
+        while True:
+            border = [node.key for node in left.values() if is_view(node) and self._is_at_border(node, left, at_end)]
+            if not border or len(border) == len(left):
+                return tuple(left.values())
+            for key in border:
+                del left[key]
+
+    def _is_at_border(self, view: Node, keys: Collection[str], at_end: bool) -> bool:
+        maker = self.producers.get(self.content_inputs(view)[0])
+        above = [maker] if maker is not None and maker.key in keys else []
+        below = [reader for reader in self.readers_of(self.result(view)) if reader.key in keys]
+        moves = any(is_rearranging(each) and not is_view(each) for each in (*above, *below))
+        return not moves and not (below if at_end else above)
 
     def pair_interfaces(self, graph_id: str, other: ValueClasses, other_id: str) -> Iterator[tuple[int, int]]:
         """What goes into and comes out of a body or function, with the same of another one, in their order."""

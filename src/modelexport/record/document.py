@@ -105,7 +105,7 @@ def from_document(document: object) -> Provenance:
 
 
 class PathBudget:
-    """Raise ValueError for modules that are too deep, or whose paths and tensors take too much altogether.
+    """Raise ValueError for modules that are too many or too deep, or whose paths and tensors take too much altogether.
 
     A path repeats the names of all modules above it, so that a chain of modules takes the square of its length; and
     modules that are alike share one list of tensors in a packed record.
@@ -113,8 +113,18 @@ class PathBudget:
 
     def __init__(self) -> None:
         self._left = limits.PATH_CHARACTERS
+        self._modules, self._tensors = limits.MODULES, limits.TENSORS
 
     def spend(self, path: str, tensors: int, aliases: Sequence[str]) -> None:
+        """
+        tensors  names of the tensors of the module, with those that are tied to them
+        """
+        self._modules -= 1
+        self._tensors -= tensors * (1 + len(aliases))
+        if self._modules < 0:
+            raise ValueError(f"it has more than {limits.MODULES:,} modules")
+        if self._tensors < 0:
+            raise ValueError(f"its modules have more than {limits.TENSORS:,} names of tensors")
         depth = path.count(".") + 1
         if depth > limits.MODULE_DEPTH:
             raise ValueError(f"it has modules more than {limits.MODULE_DEPTH} levels deep")
@@ -127,6 +137,10 @@ class PathBudget:
 
 
 _SHORTEST_NAME = 16
+
+
+def count_tensor_names(module: Module) -> int:
+    return sum(1 + len(tensor.tied) for tensor in module.tensors)
 
 
 def check_coherent(provenance: Provenance) -> None:
@@ -264,7 +278,7 @@ def module_out(module: Module, tag: str) -> Json:
 def _modules_in(items: Iterable[Json]) -> Iterator[Module]:
     budget = PathBudget()
     for module in map(module_in, items):
-        budget.spend(module.path, len(module.tensors), module.aliases)
+        budget.spend(module.path, count_tensor_names(module), module.aliases)
         yield module
 
 

@@ -246,13 +246,22 @@ def _unfold_modules(folded: Mapping[str, Any]) -> list[Module]:
     budget = document.PathBudget()
     # Modules that are alike share one row, and so all that is made of it.
     rows = [document.module_in({**dict(zip(_ROW, row, strict=True)), **_NOWHERE}) for row in folded["row_table"]]
+    tensors = list(map(document.count_tensor_names, rows))
+    _check_rows(folded["row_table"], folded["rows"])
     columns = zip(folded["parents"], folded["names"], folded["rows"], strict=True)
     for index, (parent, name, row) in enumerate(columns):
         paths.append(join(paths[parent], name) if parent >= 0 else name)
         aliases = tuple(map(document.text_in, folded["aliases"].get(str(index), ())))
-        budget.spend(document.text_in(paths[-1]), len(rows[row].tensors), aliases)
+        budget.spend(document.text_in(paths[-1]), tensors[row], aliases)
         modules.append(replace(rows[row], path=paths[-1], aliases=aliases))
     return modules
+
+
+def _check_rows(table: Sequence[Any], used: Sequence[int]) -> None:
+    """Raise ValueError for rows that take too much where each is written out for every module, as in a sidecar."""
+    lengths = [len(json.dumps(row)) for row in table]
+    if sum(lengths[row] for row in used) > limits.MODULE_CHARACTERS:
+        raise ValueError(f"what it says of its modules takes more than {limits.MODULE_CHARACTERS:,} characters")
 
 
 def _fold_calls(hierarchy: Hierarchy, numbers: Mapping[str, int]) -> list[list[int]]:

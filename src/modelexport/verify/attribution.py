@@ -94,6 +94,8 @@ class AttributionProver:
         graph = self._graph
         held = {key: [*evidence.issued, *evidence.passed] for key, evidence in self._evidence.items()}
         numbers = {key: {value.number for value in values} for key, values in held.items()}
+        for name in self._values.exchanged:
+            numbers[graph.producers[name].key].update(self._sources.numbers_like(self._values.samples[name]))
         self._slices = slices = Contributors(graph, self._provenance.hierarchy, self._sources, numbers)
         self._busy = slices.busy
         behind = {node.key: slices.behind(node, self._numbers_made(node)) for node in graph.nodes if numbers[node.key]}
@@ -264,7 +266,7 @@ class AttributionProver:
 
     def _is_bounded(self, node: Node, evidence: NodeEvidence) -> bool:
         """Whether all who had a part in a node's value are known, though the value itself does not tell."""
-        if self._trouble or node.key in self._values.random or node.domain in _OWN_LAYOUTS:
+        if node.key in self._values.random or node.domain in _OWN_LAYOUTS:
             return False
         calls = self._contributors[node.key]
         if not evidence.silence:
@@ -328,6 +330,8 @@ class AttributionProver:
         if node.key in self._returned or evidence.silence == NOT_RUN:
             return Verdict.NOT_PROVABLE, evidence.silence or "leads out of its function", _NOBODY
         if self._is_bounded(node, evidence) and (strangers := self._strangers(node, owners)):
+            if self._trouble:
+                return Verdict.NOT_PROVABLE, self._trouble, self._contributors[node.key] - strangers
             if strangers < owners:
                 return Verdict.CONTRADICTED, _NO_PART, (owners - strangers) | evidence.issuers
             return Verdict.CONTRADICTED, _INSIDE, evidence.issuers or self._contributors[node.key]

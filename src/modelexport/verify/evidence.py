@@ -23,6 +23,7 @@ Frontier = frozenset[ModuleCall]
 _NOBODY: Frontier = frozenset()
 # What is said of a branch that was not taken, and of a body that ran not once.
 NOT_RUN = "did not run"
+OTHER_NUMBERS = "numbers differ from the model's"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +67,14 @@ class SeenValues:
     samples  by id; of values inside of bodies, in the first round
     rounds   of values inside of bodies, in each round after the first
     drawing  keys of nodes that draw random numbers
+    exchanged  values that were wrong, and were given to their readers as the model has them
     """
 
     graph: Graph
     samples: Mapping[str, Sample]
     rounds: Sequence[Mapping[str, Sample]] = ()
     drawing: Collection[str] = ()
+    exchanged: Collection[str] = ()
 
     @property
     def all(self) -> Iterator[Sample]:
@@ -122,6 +125,8 @@ class SeenValues:
         """Why nothing can be told from what a node makes, whatever it is; empty if it can."""
         if node.key in self.random:
             return "depends on random numbers"
+        if any(value in self.exchanged for value in node.outputs):
+            return OTHER_NUMBERS
         if not any(made for made, _ in self.per_round(node)):
             return NOT_RUN if self._was_passed_over(node.graph) else "its value could not be seen"
         return "" if node.key in self.computed else "does not depend on the inputs"

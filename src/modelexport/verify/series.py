@@ -37,12 +37,14 @@ class SeenRun:
     samples  of the model's values, by number
     seen     of the file's values, by name
     rounds   of those inside of bodies, in each round after the first
+    exchanged  values of the file that were wrong: what is seen is what took their place
     """
 
     run: EagerRun
     samples: Sequence[Sample]
     seen: Mapping[str, Sample]
     rounds: Sequence[Mapping[str, Sample]] = ()
+    exchanged: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,9 @@ class _LabelledRun:
                 reads[label] = tuple(_as_numbers(run.samples[read]) for read in op.reads)
                 sources[label] = tuple(label_of[read] for read in op.reads if read in label_of)
                 label_of[number] = label
-        seen = {name: _as_numbers(sample) for name, sample in run.seen.items()}
+        # What was exchanged was not made by its node.
+        made = (item for item in run.seen.items() if item[0] not in run.exchanged)
+        seen = {name: _as_numbers(sample) for name, sample in made}
         labels = tuple(samples)
         return cls(seen, samples, reads, sources, labels, SampleIndex(dict(enumerate(samples.values()))))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -21,7 +23,7 @@ from measure.fuzzing.run_cases import CaseResult, Scratch, Supervisor
 from measure.fuzzing.seeds import Seed, make_seeds
 from measure.workers import ROOT
 from tests.support.any_files import with_bodies
-from tests.support.children import run_child
+from tests.support.children import run_child, started
 
 from measure.fuzzing import run_cases
 from modelexport.cli.main import run_guarded
@@ -54,6 +56,35 @@ def test_mutated_files_are_answered_or_refused(seeds: tuple[Path, tuple[Seed, ..
     assert {result.verb for result in results} >= COMMANDS.keys()
     assert "No case broke the rule." in list_failures(results)
     assert f"| **all** | {cases} |" in compose_fuzz_page(results)
+
+
+_FUZZ_UNTIL_ENDED = """
+import sys
+from pathlib import Path
+from measure.catalogue import Options
+from measure.fuzzing import fuzz_run
+from measure.workers import ending_on_signals
+fuzz_run.FOLDER = Path(sys.argv[1])
+with ending_on_signals():
+    fuzz_run.run_cases(Options(cases=1_000_000, jobs=1))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_ended_by_a_signal_it_leaves_no_process(
+    number: int, seeds: tuple[Path, tuple[Seed, ...]], tmp_path: Path
+) -> None:
+    """The signal goes to the first process alone; a case that runs, and may hang, is two processes below."""
+    (tmp_path / "seeds").symlink_to(seeds[0])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT)))}
+    command = [sys.executable, "-W", "ignore", "-c", _FUZZ_UNTIL_ENDED, str(tmp_path)]
+    with started(command, cwd=ROOT, env=environment, start_new_session=True) as run:
+        while run.poll() is None and not any(path.stat().st_size for path in tmp_path.glob("share0/results.jsonl")):
+            time.sleep(0.05)
+        run.send_signal(number)
+        assert run.wait(60) == 128 + number
+        with pytest.raises(ProcessLookupError):
+            os.killpg(run.pid, 0)
 
 
 def test_a_number_is_always_the_same_case(seeds: tuple[Path, tuple[Seed, ...]]) -> None:

@@ -150,7 +150,7 @@ class TestWrong:
         assert changed(PAIR, swapped) == {"contains": -2, "module": -2, "too_wide": 2, "contradicted": 2}
 
     def test_values_alone_see_what_names_cannot(self) -> None:
-        """The tool has renamed both: there is no truth from names, and still they are contradicted."""
+        """The tool has renamed both: there is no truth from names, and still they are refuted by what they make."""
         after = model(
             node("MatMul", "x wq", "one"), node("MatMul", "x wk", "two"), node("Mul", "one two", "y"),
             weights=TWO.graph.initializer,
@@ -158,7 +158,7 @@ class TestWrong:
         case = replace(PAIR, after=after)
         swapped = wrong({0: Link(("k",), Relation.RENAMED), 1: Link(("q",), Relation.RENAMED)})
         assert scored(case).scored == 1
-        assert changed(case, swapped) == {"contradicted": 2}
+        assert changed(case, swapped) == {"too_wide": 2, "contradicted": 2}
 
     @pytest.mark.parametrize("share", SHARES)
     def test_every_wrong_node_is_told(self, share: float) -> None:

@@ -10,7 +10,7 @@ import pytest
 from measure.lineage.truth import nearness, tells
 from onnx import TensorProto
 from tests.support.building import node, tree
-from tests.support.tool_cases import DENSE, Case, after_dense, fused_gemm, model, random, tensor, values
+from tests.support.tool_cases import DENSE, SIZE, Case, after_dense, fused_gemm, model, random, tensor, values
 
 from modelexport.record.hierarchy import ModuleCall
 
@@ -212,6 +212,14 @@ class TestValues:
         assert origin.key == "h2"
 
 
+def test_what_tells_nothing_is_known_by_its_name_alone() -> None:
+    """Zeros are like nothing, so no value behind them is as near as they are: the product is still to be done."""
+    case = after_dense(fused_gemm("x w1 b1", "r1"), fused_gemm("r1 w2 b2", "y"))
+    zeros = np.zeros((4, SIZE), np.float32)
+    truth = case.truth(r1=zeros, y=values(case.before)["y"])
+    assert set(truth.work(case.node("y"))) == {"h2", "y"}
+
+
 def test_only_tensors_of_unequal_floats_can_be_told_from_others() -> None:
     assert tells(random(3, seed=1))
     assert not tells(np.ones(3, np.float32))
@@ -225,3 +233,29 @@ def test_nearness_is_of_numbers_and_not_of_shapes() -> None:
     assert nearness(one, one.reshape(6, 4)) > 100
     assert nearness(one, near) == pytest.approx(nearness(one, far) + 40, abs=1)
     assert nearness(one, one[:2]) == nearness(one, np.ones((4, 6), np.float32)) == -np.inf
+
+
+class TestContributors:
+    RENAMED = (
+        node("MatMul", "x w1", "p1"), node("Add", "p1 b1", "p2"), node("Relu", "p2", "p3"),
+        node("MatMul", "p3 w2", "p4"), node("Add", "p4 b2", "y"),
+    )  # fmt: skip
+
+    @pytest.mark.parametrize(("renamed", "owner"), [("p1", "fc1"), ("p2", "fc1"), ("p3", "act"), ("p4", "fc2")])
+    def test_values_tell_where_names_are_gone(self, renamed: str, owner: str) -> None:
+        case = after_dense(*self.RENAMED)
+        assert written(case.truth().contributors(case.node(renamed))) == {"fc1", "act", "fc2"}
+        made = values(case.after)
+        assert written(case.truth(ran=True, **made).contributors(case.node(renamed))) == {owner}
+
+    def test_a_value_that_nobody_had_is_between_those_that_are_known(self) -> None:
+        case = after_dense(*self.RENAMED)
+        made = {**values(case.after), "p2": random(*values(case.after)["p2"].shape, seed=7)}
+        assert written(case.truth(ran=True, **made).contributors(case.node("p2"))) == {"fc1", "act"}
+
+    def test_who_asks_for_a_shape_alone_says_nothing(self) -> None:
+        before = model(node("Exp", "x", "e"), node("Shape", "e", "s"), node("Cast", "s", "y", to=TensorProto.FLOAT))
+        after = model(node("Exp", "x", "p"), node("Shape", "p", "s"), node("Cast", "s", "y", to=TensorProto.FLOAT))
+        case = Case(before, after, tree({"": "Net", "a": "Linear"}), {"e": ["a"], "s": [""], "y": [""]})
+        assert case.truth().contributors(case.node("p")) == frozenset()
+        assert case.truth().contributors(case.node("s")) == {ModuleCall("")}

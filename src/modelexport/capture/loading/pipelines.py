@@ -29,13 +29,21 @@ from modelexport.capture.generation.steps import RecordedCall, record_calls
 from modelexport.capture.isolation import seed_torch
 from modelexport.capture.loading.dtypes import loading_dtype
 from modelexport.capture.loading.parts import join_parts
-from modelexport.capture.loading.pretrained import refuse_pickles
-from modelexport.capture.loading.third_party import LoadedModel, explain_failure, optional_library, quiet_transformers
+from modelexport.capture.loading.pretrained import CONFIG, read_config, refuse_pickles
+from modelexport.capture.loading.size_limits import ensure_buildable, ensure_readable
+from modelexport.capture.loading.third_party import (
+    LoadedModel,
+    explain_failure,
+    library,
+    optional_library,
+    quiet_transformers,
+)
 from modelexport.capture.silence import quiet, silence_loggers
 from modelexport.errors import ModelUnloadable
 from modelexport.record.model_source import ModelSource
 
 _INDEX = "model_index.json"
+_LIBRARIES = ("diffusers", "transformers")  # where classes of parts are looked up; others need code of the model
 _PROMPTS = ("a picture of a cat", "a drawing of a dog", "a house by the sea")
 _AXES = ("batch", "height", "width")
 _ROUNDING = "use_resolution_binning"
@@ -61,6 +69,8 @@ def load_pipeline(source: str, folder: Path, options: ModelSource) -> LoadedMode
         quiet(),
         explain_failure(f"diffusers cannot load {source!r}"),
     ):
+        for name, kind in _find_components(folder, source):
+            _measure_component(kind, folder / name, f"{source}/{name}")
         pipeline: Any = diffusers.DiffusionPipeline.from_pretrained(
             str(folder),
             torch_dtype=dtype,
@@ -84,6 +94,46 @@ def load_pipeline(source: str, folder: Path, options: ModelSource) -> LoadedMode
     return LoadedModel(
         whole, source, folder, dtype=dtype, entries=entries, kind="pipeline", beside=tuple(_files_beside(folder))
     )
+
+
+def _find_components(folder: Path, source: str) -> Iterator[tuple[str, type]]:
+    """Parts that the index names, each in a folder of its name, with their classes in diffusers or transformers.
+
+    {"_class_name": "StableDiffusionPipeline", "unet": ["diffusers", "UNet2DConditionModel"], …}
+    """
+    for name, entry in read_config(folder / _INDEX).items():
+        if not isinstance(entry, list) or len(entry) != 2 or name.startswith("_"):
+            continue
+        if {"/", "\\", ":"} & set(name) or name in ("", ".", ".."):
+            raise ModelUnloadable(
+                f"the {_INDEX} of {source!r} names a part outside of its folder: {name!r}",
+                "Do not use this pipeline unless you know why it does so.",
+            )
+        if entry[0] in _LIBRARIES and isinstance(entry[1], str):
+            kind = getattr(library(entry[0]), entry[1], None)
+            if isinstance(kind, type):
+                yield name, kind
+
+
+def _measure_component(kind: Any, folder: Path, source: str) -> None:
+    """Before any part is built: see `size_limits.py`. What has no configuration is left to diffusers."""
+    described = getattr(kind, "config_class", None)
+    path = folder / (CONFIG if described else getattr(kind, "config_name", None) or CONFIG)
+    if not path.is_file() or not hasattr(described or kind, "from_dict" if described else "from_config"):
+        return
+    raw = read_config(path)
+
+    def read(changed: Mapping[str, object]) -> Any:
+        return described.from_dict(dict(changed)) if described else kind.from_config(dict(changed))
+
+    def build(changed: Mapping[str, object]) -> torch.nn.Module:
+        module: torch.nn.Module = kind._from_config(read(changed)) if described else read(changed)
+        return module
+
+    if described or not issubclass(kind, torch.nn.Module):
+        ensure_readable(raw, read, source)
+    if issubclass(kind, torch.nn.Module):
+        ensure_buildable(raw, build, source)
 
 
 def _files_beside(folder: Path) -> Iterator[Path]:

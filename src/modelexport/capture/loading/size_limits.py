@@ -8,8 +8,8 @@ that counts modules makes them grow evenly, whatever its name is, and several th
 
     n_layer = 1    13 + 6 modules        n_layer = 2    13 + 13 + 6        n_layer = N    13 N + 6
 
-Libraries make lists of numbers as soon as they read them (names of labels, types of layers): how long these would be is
-found in the same way, before a configuration is read.
+Libraries make lists of numbers as soon as they read them (names of labels, types of layers, the steps of a scheduler):
+how long these would be is found in the same way, before a configuration is read.
 
 https://docs.pytorch.org/docs/stable/meta.html
 """
@@ -17,6 +17,7 @@ https://docs.pytorch.org/docs/stable/meta.html
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules import module as registration
@@ -83,7 +85,7 @@ def ensure_readable(configuration: Configuration, read: Read, source: str) -> No
     if entries > _MOST_ENTRIES:
         raise ModelUnloadable(
             f"the configuration of {source!r} itself would have {entries:,} entries ({_describe_numbers(counts)})",
-            "Check the numbers in config.json.",
+            "Check the numbers of the configuration.",
         )
 
 
@@ -101,10 +103,13 @@ def _find_enumerated(
 
 
 def _count_entries(value: object) -> int:
-    """Of dictionaries, lists and the fields of objects, all the way down."""
+    """Of dictionaries, lists, tensors and the fields of objects, all the way down."""
     count, waiting, visited = 0, [value], set()
     while waiting:
         parent = waiting.pop()
+        if isinstance(parent, torch.Tensor | np.ndarray):
+            count += math.prod(parent.shape)
+            continue
         if isinstance(parent, Mapping):
             children = [*parent.values()]
         elif isinstance(parent, list | tuple | set):

@@ -108,6 +108,9 @@ def _block_size() -> int:
 ValueVisitor = Callable[[str, np.ndarray], object]
 # By name: what a node can read, as far as numpy has a type for it.
 Scope = Callable[[str], "np.ndarray | None"]
+# Is handed what a piece made, by name, and whether it was the last one. It may name one of these values: what comes
+# behind its node is run anew, with an array in the place of the value, or with the node itself, if there is none.
+PieceReviser = Callable[[Mapping[str, np.ndarray], bool], "tuple[str, np.ndarray | None] | None"]
 # Is handed a node that holds bodies or calls a function, once it has been run, with what it could read.
 BodyVisitor = Callable[[onnx.NodeProto, Scope], None]
 
@@ -166,11 +169,19 @@ class PiecewiseRun:
         self._planner = PiecePlanner([], {}, room=0, first=0, longest=0)
         self.building = 0.0
 
-    def run(self, feed: Mapping[str, np.ndarray], see: ValueVisitor, visit_bodies: BodyVisitor | None = None) -> None:
+    def run(
+        self,
+        feed: Mapping[str, np.ndarray],
+        see: ValueVisitor,
+        visit_bodies: BodyVisitor | None = None,
+        revise: PieceReviser | None = None,
+    ) -> None:
         """Hand every wanted value to `see`: what is fed first, then in the order in which nodes are listed.
 
         An array may lie in ONNX Runtime's memory, and is valid only until `see` returns. Values that numpy has no type
         for are not seen. Raises RuntimeFailed; what lies before the node that fails has then been seen.
+
+        revise  may exchange values, if all are wanted
         """
         alive = self._begin(feed)
         for name, array in feed.items():
@@ -185,6 +196,8 @@ class PiecewiseRun:
                     raise
                 self._planner.failed(end - start)
                 continue
+            if revise is not None:
+                end, values = self._revise(start, end, values, revise)
             sizes = [self._show(name, value, see) for name, value in values.items()]
             if visit_bodies is not None:
                 self._visit_bodies(self._nodes[start:end], {**alive, **values}, visit_bodies)
@@ -196,6 +209,21 @@ class PiecewiseRun:
                 passed = 0
                 _malloc_trim()(0)
             start = end
+
+    def _revise(self, start: int, end: int, values: dict[str, Any], revise: PieceReviser) -> tuple[int, dict[str, Any]]:
+        """Where a piece ends that was looked at, and what it made."""
+        seen = {name: array for name, value in values.items() if (array := _array(value)) is not None}
+        revision = revise(seen, end == len(self._nodes))
+        if revision is None:
+            return end, values
+        name, array = revision
+        maker = next(index for index in range(start, end) if name in self._nodes[index].output)
+        # A piece has one node at least.
+        last = max(maker, start + 1) if array is None else maker + 1
+        kept = {name: values[name] for node in self._nodes[start:last] for name in node.output if name in values}
+        if array is not None:
+            kept[name] = _runtime().OrtValue.ortvalue_from_numpy(np.require(array, requirements=["C", "A"]))
+        return last, kept
 
     def _visit_bodies(self, nodes: Iterable[onnx.NodeProto], values: Mapping[str, Any], visit: BodyVisitor) -> None:
         def find(name: str) -> np.ndarray | None:

@@ -16,15 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelexport.errors import FileUnreadable, RecordMismatch, RecordMissing, RecordUnreadable, quote_argument
 from modelexport.graph.file.metadata import (
+    count_differing_nodes,
     name_nodes,
-    node_keys,
-    own_entries,
     read_outline,
     read_record,
     sidecar_path,
@@ -160,12 +159,7 @@ class TaggedFile(ModelFile):
         record = None if self.believed is not None else self.embedded.provenance
         if record is None or not self.is_up_to_date:
             return ()
-        keys_of = cache(partial(node_keys, record))
-        count = 0
-        for node in self.graph.nodes:
-            written = own_entries(node.metadata) if node.metadata else {}
-            entry = record.nodes.get(node.key)
-            count += bool(written) and written != ({} if entry is None else keys_of(entry.attribution))
+        count = count_differing_nodes(self.graph.nodes, record)
         if not count:
             return ()
         nodes = "1 node differ" if count == 1 else f"{count:,} nodes differ"

@@ -19,15 +19,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
 from rich.console import Console, JustifyMethod, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from modelexport.errors import printable, shorten
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.limits import NAME_CHARACTERS
 from modelexport.record.provenance import Confidence
+from modelexport.show.text.table_layout import PlainTable
 
 if TYPE_CHECKING:
     from modelexport.record.polynomial import Polynomial
@@ -169,8 +168,6 @@ _STYLES = {
     Confidence.NONE: "red",
 }
 
-# Blanks between the columns of a table.
-_GAP = 2
 # Wide enough for whole tags: what is not a terminal has no width of its own.
 _PIPE_WIDTH = 200
 
@@ -189,55 +186,8 @@ def as_text(parts: Iterable[RenderableType], width: int = _PIPE_WIDTH) -> str:
     buffer = io.StringIO()
     console = Console(file=buffer, width=width, color_system=None, highlight=False)
     for part in parts:
-        lines = lay_out_plainly(part, width)
-        if lines is None:
-            console.print(part)
-        else:
-            buffer.write("".join(f"{line}\n" for line in lines))
+        console.print(part, crop=False)
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
-
-
-def lay_out_plainly(part: RenderableType, width: int) -> list[str] | None:
-    """The lines of a text or a table that fits, as rich lays it out without colours, in a tenth of the time.
-
-    None for all else: what has to be folded, has control characters, or is neither.
-    """
-    if isinstance(part, Text):
-        return [part.plain] if _is_one_line(part.plain) and cell_len(part.plain) <= width else None
-    return _lay_out_table(part, width) if isinstance(part, Table) else None
-
-
-def _lay_out_table(part: Table, width: int) -> list[str] | None:
-    columns = [[column.header, *column.cells] for column in part.columns]
-    texts = [[_plain_cell(cell) for cell in column] for column in columns]
-    widths = [max(-1 if text is None else cell_len(text) for text in column) for column in texts]
-    total = sum(widths) + _GAP * (len(widths) - 1)
-    title = _plain_cell(part.title or "")
-    is_folded = total > width or title is None or cell_len(title) > total
-    if is_folded or 0 in widths or any(text is None for column in texts for text in column):
-        return None
-    padded = [
-        [_pad(text or "", cells, column.justify == "right") for text in listed]
-        for listed, cells, column in zip(texts, widths, part.columns, strict=True)
-    ]
-    gap = " " * _GAP
-    return [*([title] if title else ()), *(gap.join(row) for row in zip(*padded, strict=True))]
-
-
-def _plain_cell(cell: object) -> str | None:
-    """None for a cell that is more than one line, or that rich would read markup or emoji from."""
-    if isinstance(cell, Text):
-        return cell.plain if _is_one_line(cell.plain) else None
-    return cell if isinstance(cell, str) and _is_one_line(cell) and not {"[", ":", "\\"} & {*cell} else None
-
-
-def _is_one_line(text: str) -> bool:
-    return text.isprintable()
-
-
-def _pad(text: str, width: int, is_right: bool) -> str:
-    blanks = " " * (width - cell_len(text))
-    return blanks + text if is_right else text + blanks
 
 
 def plain(text: str, style: str = "") -> Text:
@@ -267,11 +217,9 @@ def confidence_text(confidence: Confidence) -> Text:
     return Text(confidence.label, _STYLES[confidence])
 
 
-def table(title: str, *columns: str, right: Collection[str] = ()) -> Table:
+def table(title: str, *columns: str, right: Collection[str] = ()) -> PlainTable:
     """A table without lines; the columns named in `right` hold numbers."""
-    built = Table(
-        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, _GAP, 0, 0)
-    )
+    built = PlainTable(title=title, title_style="bold")
     for column in columns:
         is_number = column in right
         justify: JustifyMethod = "right" if is_number else "left"
