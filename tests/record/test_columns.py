@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,3 +118,22 @@ def test_whatever_is_damaged_nothing_else_is_raised(data: st.DataObject) -> None
         unfold_columns(coded)
     except DAMAGE:
         return
+
+
+def test_the_reader_in_the_documentation_reads_the_same() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "record.md").read_text(encoding="utf-8")
+    code, _, _ = page[page.index("import base64, json, lzma, onnx") :].partition("model = onnx.load(")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    parents = [-1, 0, 1, 1, 1, 1, 0, 6, 6, 0, 9, 0, 11]
+    value = {
+        "names": [f"a_{index}" for index in range(6)] + ["b"] * 6,
+        "rows": [[index, [str(index)] * (index % 3), {"x": index // 2}] for index in range(9)],
+        "parents": parents,
+        "words": ["dense", "query", "dense", "dense"],
+        "numbers": [[3, 4, 5, 6, 7, 7], [0, 1, 2, 0, 3, 4, 2, 5], [8, 4, 12, 8, 16, 12, 20, 16]],
+    }
+    coded = through_json(fold_columns(value))
+    ways = {name for name in names["WAYS"] if f'"{name}"' in json.dumps(coded)}
+    assert ways == {"plain", "steps", "back", "first", "depths", "columns", "lengths", "table", "texts"}
+    assert names["unfold"](coded) == unfold_columns(coded) == value
