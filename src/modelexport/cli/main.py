@@ -15,12 +15,10 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import click
 
@@ -122,8 +120,8 @@ _USAGE, _FAILED, _INTERRUPTED, _BROKEN_PIPE = 2, 3, 130, 141
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-@dataclass(frozen=True, slots=True)
-class _CommandFailure:
+# Not a dataclass, which takes longer to make than all else that `--help` needs of this file.
+class _CommandFailure(NamedTuple):
     exit_code: int
     message: str
     hint: str = ""
@@ -146,6 +144,8 @@ def run_guarded(command: click.Command, arguments: list[str]) -> int:
         except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - nothing may reach the user as a traceback
             failure = _failure(error)
             if debug:
+                import traceback
+
                 traceback.print_exc()
             _say(failure)
             return failure.exit_code
