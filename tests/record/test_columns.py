@@ -44,12 +44,17 @@ def test_parents_in_a_tree_read_back(up: list[int]) -> None:
 @pytest.mark.parametrize(
     ("value", "folded"),
     [
-        (["linear_6", "linear_12", "linear_18", "linear_24"], {"texts": [[["linear_", ""]], [0] * 4, [6] * 4]}),
+        (
+            ["linear_6", "linear_12", "linear_18", "linear_24"],
+            {"texts": [[["linear_", ""]], {"same": [0, 4]}, [6] * 4]},
+        ),
         ([8, 4, 12, 8, 16, 12, 20, 16], {"steps": [8, -4, 8, -4, 8, -4, 8, -4]}),
         ([5, 6, 7, 8, 9, 10, 8, 9], {"back": [-5, -5, -5, -5, -5, -5, -2, -2]}),
         ([-1, 0, 1, 1, 1, 1, 0, 6, 6, 0, 9, 0, 11], {"depths": [0, 1, 2, 2, 2, 2, 1, 2, 2, 1, 2, 1, 2]}),
         ([0, 1, 2, 0, 3, 4, 2, 5], {"first": [0, 0, 0, 3, 0, 0, 3, 0]}),
         ([[1, "a"], [5, "b"], [9, "c"], [13, "d"]], {"columns": [{"steps": [1, 4, 4, 4]}, ["a", "b", "c", "d"]]}),
+        ([7, 7, 7, 7], {"same": [7, 4]}),
+        (["", "", "", ""], {"same": ["", 4]}),
         (["a", "a", "b", "a"], {"table": [["a", "b"], [0, 0, 1, 0]]}),
         (["007", "008", "009", "010"], ["007", "008", "009", "010"]),
         ({"a": 1}, {"plain": {"a": 1}}),
@@ -66,7 +71,7 @@ def test_layers_are_the_same_bytes() -> None:
     templates, which, steps = fold_columns(layers)["texts"]
     assert len(templates) == 2
     assert set(steps[3:]) == {14, 1}
-    assert len(which) == len(layers)
+    assert len(unfold_columns(which)) == len(layers)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +80,8 @@ def test_layers_are_the_same_bytes() -> None:
         {"texts": [[["a" * 1000]], [0] * 1000, []]},
         {"table": [["a" * 1000], [0] * 1000]},
         {"table": [[["a"] * 300], [0] * 1000]},
+        {"same": [0, 10**12]},
+        {"same": ["a" * 1000, 1000]},
         {"plain": {str(key): {"table": [["a" * 1000], [0] * 10]} for key in range(100)}},
     ],
 )
@@ -96,6 +103,9 @@ def test_a_bomb_is_refused(bomb: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         {"lengths": [[1, 2], [1]]},
         {"lengths": [[-1, 2], [1]]},
         {"columns": [[1], [1, 2]]},
+        {"same": [0, -1]},
+        {"same": [[0], 2]},
+        {"same": [0, "2"]},
         {"depths": [0, 2]},
         {"depths": [-1]},
         {"steps": [1], "back": [1]},
@@ -135,5 +145,5 @@ def test_the_reader_in_the_documentation_reads_the_same() -> None:
     }
     coded = through_json(fold_columns(value))
     ways = {name for name in names["WAYS"] if f'"{name}"' in json.dumps(coded)}
-    assert ways == {"plain", "steps", "back", "first", "depths", "columns", "lengths", "table", "texts"}
+    assert ways == {"plain", "steps", "back", "first", "depths", "columns", "lengths", "table", "texts", "same"}
     assert names["unfold"](coded) == unfold_columns(coded) == value

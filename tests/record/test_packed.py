@@ -14,7 +14,7 @@ from tests.support.building import model, node, provenance, provenances, to_docu
 
 from modelexport.errors import RecordUnreadable
 from modelexport.record import limits
-from modelexport.record.document import from_document
+from modelexport.record.document import from_document, policy_out
 from modelexport.record.packed import (
     PACKED_VERSION,
     pack,
@@ -25,6 +25,7 @@ from modelexport.record.packed import (
     unsqueeze,
 )
 from modelexport.record.provenance import NodeEntry, Provenance
+from modelexport.record.tags import TagPolicy
 
 NAME = f"modelexport-record-{PACKED_VERSION}:"
 NET = tree({"": "Net", "enc": "Encoder", "enc.fc": "Linear"}, "", "enc", "enc.fc", "enc.fc")
@@ -90,6 +91,24 @@ def test_a_record_of_version_1_reads_back() -> None:
 def test_names_read_back_whatever_they_have_in_common_with_keys(name: str, key: str) -> None:
     value = replace(SMALL, nodes={key: NodeEntry(key, name, "Relu", SMALL.attribution("h"))})
     assert unpack(pack(value)).nodes[key].name == name
+
+
+def test_a_default_policy_is_that_of_the_version() -> None:
+    """Whoever changes a default here makes records of version 2 say something else: raise `PACKED_VERSION`."""
+    assert folded(SMALL)["policy"] == {}
+    assert policy_out(TagPolicy()) == {
+        "scope": "any",
+        "torch_nn": "exceptions",
+        "torch_nn_exceptions": (
+            *("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "LayerNorm", "GroupNorm"),
+            *("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "Embedding"),
+        ),
+        "keep": (),
+        "drop": (),
+    }
+    other = replace(SMALL, policy=TagPolicy(keep=("Linear",)))
+    assert folded(other)["policy"] == {"keep": ["Linear"]}
+    assert unpack(pack(other)) == other
 
 
 def test_packing_is_repeatable_text() -> None:

@@ -49,6 +49,8 @@ def unfold_columns(coded: Any) -> Any:
 
 def _fold_integers(numbers: Sequence[int]) -> Any:
     """In the way that has the fewest distinct numbers; as they are where none has half as many."""
+    if len(set(numbers)) == 1:
+        return {"same": [numbers[0], len(numbers)]}
     ways: dict[str, list[int]] = {
         "steps": [number - before for number, before in zip(numbers, (0, *numbers), strict=False)],
         "back": [index - number for index, number in enumerate(numbers)],
@@ -89,6 +91,8 @@ def _fold_rows(rows: Sequence[Sequence[Any]]) -> Any:
 
 def _fold_texts(texts: Sequence[str]) -> Any:
     """Texts that differ in numbers as what they have in common, and the steps from one number to the next."""
+    if len(set(texts)) == 1:
+        return {"same": [texts[0], len(texts)]}
     numbers: dict[tuple[str, ...], int] = {}
     last: dict[int, list[int]] = {}
     which, steps = [], []
@@ -128,6 +132,13 @@ class _Unfolding:
 
     def _plain(self, content: dict[str, Any]) -> dict[str, Any]:
         return {key: self.unfold(inner) for key, inner in content.items()}
+
+    def _same(self, content: list[Any]) -> list[Any]:
+        value, count = content
+        if type(count) is not int or count < 0 or not isinstance(value, (int, str)):
+            raise ValueError(f"{count!r} stands where a number of items should")
+        self._spend(count * (2 + (len(value) if isinstance(value, str) else 0)))
+        return [value] * count
 
     def _steps(self, steps: list[int]) -> list[int]:
         return list(accumulate(steps))
@@ -202,6 +213,7 @@ class _Unfolding:
 
     _ways: ClassVar[dict[str, Callable[[_Unfolding, Any], Any]]] = {
         "plain": _plain,
+        "same": _same,
         "steps": _steps,
         "back": _back,
         "first": _first,

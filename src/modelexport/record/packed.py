@@ -26,6 +26,7 @@ from modelexport.record import document, limits
 from modelexport.record.columns import fold_columns, unfold_columns
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, join, parent_path
 from modelexport.record.provenance import Attribution, NodeEntry, Provenance
+from modelexport.record.tags import TagPolicy
 
 
 class Table:
@@ -130,7 +131,7 @@ def _fold(provenance: Provenance) -> dict[str, Any]:
 
     return {
         "origin": document.origin_out(provenance.origin),
-        "policy": document.policy_out(provenance.policy),
+        "policy": _fold_policy(provenance.policy),
         "absent": [[numbers.get(path, path) for path in provenance.absent], list(provenance.absent.values())],
         "modules": _fold_modules(provenance.hierarchy.modules.values(), numbers),
         "calls": _fold_calls(provenance.hierarchy, numbers),
@@ -183,9 +184,15 @@ def _unfold(folded: Mapping[str, Any]) -> Provenance:
         nodes={key: NodeEntry(key, name, operators[op], answer(index, role)) for key, name, op, index, role in columns},
         initializers={name: answer(index, role) for name, index, role in owners},
         origin=document.origin_in(folded["origin"]),
-        policy=document.policy_in(folded["policy"]),
+        policy=document.policy_in({**document.policy_out(TagPolicy()), **folded["policy"]}),
         absent=_unfold_absent(folded["absent"], paths),
     )
+
+
+def _fold_policy(policy: TagPolicy) -> dict[str, Any]:
+    """What is not the default, which belongs to the version: another default is another version."""
+    default = document.policy_out(TagPolicy())
+    return {name: value for name, value in document.policy_out(policy).items() if value != default[name]}
 
 
 # Stand in a name for the key of its node, and before what the key has more than the name.
