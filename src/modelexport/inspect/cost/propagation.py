@@ -74,7 +74,8 @@ class Propagation:
                 # The node itself does nothing; what its bodies do is theirs.
                 works.append(self._node_work(node, Work(Kind.CONTROL, ZERO, ZERO), ZERO, times))
                 run_bodies = {"If": self._run_if, "Loop": self._run_loop, "Scan": self._run_scan}
-                works += run_bodies.get(node.op_type, self._run_unknown)(node, bodies, times)
+                op_type = "" if plain_domain(node.domain) else node.op_type
+                works += run_bodies.get(op_type, self._run_unknown)(node, bodies, times)
             else:
                 works.append(self._run_node(node, times))
         return works
@@ -236,11 +237,11 @@ class Propagation:
         for name, inner, axis in zip(node.inputs[states:], takes[states:], axes, strict=False):
             value = self.values[name]
             self.values[inner] = _without_axis(value, axis)
-            if rounds is None and value.shape:
+            if rounds is None and value.shape and -len(value.shape) <= axis < len(value.shape):
                 rounds = Polynomial.of(value.shape[axis])
         rounds = self._open_rounds(node) if rounds is None else rounds
         works = self._run_rounds(body, takes[:states], self.values.all(node.inputs[:states]), 0, times * rounds)
-        to = attributes.get("scan_output_axes") or [0] * len(node.outputs)
+        to = [*attributes.get("scan_output_axes", ()), *[0] * len(node.outputs)]  # a file can state too few
         for index, (name, value) in enumerate(zip(node.outputs, self.values.all(yields), strict=False)):
             is_state = index < states
             self.values[name] = _without_content(value) if is_state else _stacked(value, rounds, to[index - states])
