@@ -37,8 +37,10 @@ neither may be reached by a node name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Known names in a message.
 _SHOWN = 16

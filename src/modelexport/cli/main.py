@@ -9,17 +9,16 @@ Each verb parses its options, calls the api once and hands the result to one vie
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import click
 
@@ -116,14 +115,15 @@ def _version() -> str:
         return "(not installed)"
 
 
+_GARBAGE_EVERY = 100_000
 # 128 + the number of the signal, as shells have it, for the last two.
 _USAGE, _FAILED, _INTERRUPTED, _BROKEN_PIPE = 2, 3, 130, 141
 # No space at all, none left of what this user may have, or more than one file may have.
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-@dataclass(frozen=True, slots=True)
-class _CommandFailure:
+# Not a dataclass, which takes longer to make than all else that `--help` needs of this file.
+class _CommandFailure(NamedTuple):
     exit_code: int
     message: str
     hint: str = ""
@@ -146,6 +146,8 @@ def run_guarded(command: click.Command, arguments: list[str]) -> int:
         except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - nothing may reach the user as a traceback
             failure = _failure(error)
             if debug:
+                import traceback
+
                 traceback.print_exc()
             _say(failure)
             return failure.exit_code
@@ -307,6 +309,9 @@ def check_arguments(arguments: list[str]) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 fine, 1 a check found something, 2 the user can fix it, 3 the tool failed."""
     arguments_given = sys.argv[1:] if arguments is None else arguments
+    # A large file becomes some hundred thousand values that all stay; to look for garbage among them every 700 is a
+    # quarter of the time that reading takes.
+    gc.set_threshold(max(_GARBAGE_EVERY, gc.get_threshold()[0]))
     try:
         code = run_guarded(modelexport, arguments_given)
     except KeyboardInterrupt as stopped:  # at the very beginning or end, when there is nothing to say about it

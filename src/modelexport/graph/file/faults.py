@@ -26,7 +26,6 @@ from google.protobuf.message import DecodeError, Message
 from modelexport.errors import FileMalformed, FileUnreadable, shorten
 from modelexport.graph.file import external
 from modelexport.graph.file.weights import Typed, WeightData, count_values, has_data, storage_size, typed_field
-from modelexport.graph.functions import measure_calls
 from modelexport.graph.index import function_id, node_key, subgraphs_with_ids
 from modelexport.record import limits
 from modelexport.record.regular_files import is_special
@@ -129,6 +128,8 @@ def _function_faults(proto: onnx.ModelProto) -> Iterator[str]:
         repeated = next(name for index, name in enumerate(names) if name in names[:index])
         yield f"there are several functions {shorten(repeated)!r}"
         return
+    from modelexport.graph.functions import measure_calls
+
     unfolded = measure_calls(proto)
     if unfolded.depth > limits.CALL_DEPTH:
         yield f"its functions call each other {unfolded.depth:,} deep, more than {limits.CALL_DEPTH}"
