@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.building import claim, owners
+from tests.support.building import claim, graph, node, owners
 
+from modelexport.lineage.descent import trace_lineage
 from modelexport.lineage.inherit import claim_folded_modules
 from modelexport.record.lineage import Link, Relation
 from modelexport.record.provenance import Confidence, EvidenceKind
@@ -47,3 +48,20 @@ def test_an_adoption_is_never_surer_than_what_it_rests_on(before: Confidence) ->
         ].confidence
         is Confidence.FALLBACK
     )
+
+
+NORM = tuple(f"bn.{name}" for name in ("weight", "bias", "mean", "variance"))
+UNFOLDED = (node("Conv", "x conv.weight", "h"), node("BatchNormalization", f"h {' '.join(NORM)}", "8"))
+
+
+@pytest.mark.parametrize("output", ["9", "h"])
+def test_what_two_exports_of_one_model_return_is_the_same(output: str) -> None:
+    """Torch gives outputs the number of a value, so that a name may be new, or have been that of an inner value."""
+    before = graph(*UNFOLDED, node("Relu", "x", "r"), outputs="8 r", weights=("conv.weight", *NORM))
+    folded = (node("Conv", "x onnx::Conv_10 onnx::Conv_11", output), node("Relu", "x", "r"))
+    after = graph(*folded, outputs=f"{output} r", weights=("onnx::Conv_10", "onnx::Conv_11"))
+    lineage = trace_lineage(before, after, same_outputs=True)
+    assert lineage.nodes[output].relation is Relation.FUSED
+    assert set(lineage.nodes[output].sources) == {"h", "8"}
+    assert set(lineage.stands_for["onnx::Conv_10"]) == {"conv.weight", *NORM}
+    assert lineage.nodes["r"].relation is Relation.KEPT

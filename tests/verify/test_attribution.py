@@ -343,7 +343,16 @@ def test_a_dropped_owner_of_a_fused_node_is_missed() -> None:
     last = judged(FUSED, {"g": "b", "y": "c"}, RUN)
     assert answer(last["g"]) == (CONTRADICTED, "does the work of a module that is not named", "a b")
     first = judged(FUSED, {"g": "a", "y": "c"}, RUN)
-    assert answer(first["g"]) == (CONTRADICTED, "another module issued its value", "b")
+    assert answer(first["g"]) == (CONTRADICTED, "does the work of a module that is not named", "a b")
+    assert first["g"].fault is last["g"].fault is Fault.TOO_NARROW
+
+
+def test_who_did_the_work_before_a_node_is_not_one_of_its_owners() -> None:
+    """The node before holds nothing that the run has, and is the convolution's: only the norm is left."""
+    proto = model(node("Conv", "x", "p"), node("Mul", "p w", "g"), node("Tan", "g", "y"))
+    found = judged(proto, {"p": "a", "g": "a", "y": "c"}, RUN, p=P)["g"]
+    assert answer(found) == (CONTRADICTED, "another module issued its value", "b")
+    assert found.fault is Fault.ANOTHER_MODULE
 
 
 def test_an_owner_that_is_named_above_is_not_missed() -> None:

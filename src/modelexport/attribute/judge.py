@@ -18,6 +18,7 @@ judge the graph from *before* the optimizer, and lineage carries their claims th
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -184,14 +185,19 @@ def _look_behind_folding(
     strategy: Strategy, case: AttributionInput, unfolded: Callable[[], Graph], claims: GraphClaims
 ) -> tuple[GraphClaims, set[str] | None]:
     """Where an exporter that folds before it can be seen hid a module, find out what it became part of."""
-    orphans = find_orphans(case.hierarchy, claims)
-    if not orphans:
+    orphans, sharing = find_orphans(case.hierarchy, claims), _find_sharing(case.hierarchy, claims)
+    if not orphans and not sharing:
         return claims, None
     before = unfolded()  # exports once more: only where a module is missing
     origin = strategy.judge(before, case.hierarchy, Signals(scopes=case.signals.scopes))
-    lineage = trace_lineage(before, case.graph)
+    # torch names outputs anew in each export, after numbers of values: `8` of the one is `9` of the other.
+    lineage = trace_lineage(before, case.graph, same_outputs=True)
     nodes, initializers = dict(claims.nodes), dict(claims.initializers)
     nodes |= claim_folded_modules(nodes, lineage.nodes, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
+    # Other calls have nodes of their own still: only what was fused into another module's node is known to be there.
+    own = {key for key, claim in nodes.items() if any(call.path in sharing for call in claim.owners)}
+    links = {key: link for key, link in lineage.nodes.items() if link.relation is Relation.FUSED and key not in own}
+    nodes |= claim_folded_modules(nodes, links, origin.nodes, sharing, TORCHSCRIPT_FOLDING)
     initializers |= claim_folded_modules(initializers, lineage.initializers, origin.nodes, orphans, TORCHSCRIPT_FOLDING)
     initializers |= dataflow.claim_folded_parameters(initializers, _source_nodes(before, lineage), case.hierarchy)
     initializers |= _claim_shared_weights(case, lineage, nodes, initializers)
@@ -199,9 +205,20 @@ def _look_behind_folding(
 
 
 def find_orphans(hierarchy: Hierarchy, claims: GraphClaims) -> set[str]:
-    """Modules with parameters that ran and own neither a node nor an initializer."""
-    ran = {path for path in hierarchy.call_counts if hierarchy.modules[path].parameters}
+    """Modules with parameters or buffers that ran and own neither a node nor an initializer."""
+    ran = {path for path in hierarchy.call_counts if hierarchy.modules[path].tensors}
     return ran - _owner_paths(claims.nodes) - _owner_paths(claims.initializers)
+
+
+def _find_sharing(hierarchy: Hierarchy, claims: GraphClaims) -> set[str]:
+    """Modules with parameters or buffers of which some calls own nodes, and others none.
+
+    x ──► Conv (conv, and the first call of bn) ──► Relu ──► BatchNormalization (the second call of bn)
+    """
+    often = {path for path, count in hierarchy.call_counts.items() if count > 1 and hierarchy.modules[path].tensors}
+    owning = {call for claim in claims.nodes.values() for call in claim.owners if call.path in often}
+    counts = Counter(call.path for call in owning)
+    return {path for path, count in counts.items() if count < hierarchy.call_counts[path]}
 
 
 def _claim_shared_weights(

@@ -69,20 +69,28 @@ LINKERS: tuple[type[NodeLinker], ...] = (
 )
 
 
-def trace_lineage(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches] = _NO_SKETCHES) -> Lineage:
+def trace_lineage(
+    before: Graph,
+    after: Graph,
+    sketches: tuple[Sketches, Sketches] = _NO_SKETCHES,
+    *,
+    same_outputs: bool = False,
+) -> Lineage:
     """Where everything in `after` comes from.
 
-    sketches  of both graphs, in this order; without them, nobody looks into weights
+    sketches      of both graphs, in this order; without them, nobody looks into weights
+    same_outputs  both return the same values in the same order, as two exports of one model do, whatever their names
     """
     flat_before, flat_after = inline_graph(before, after.body_outputs), inline_graph(after, before.body_outputs)
-    lineage = _trace_copies(flat_before.graph, flat_after.graph, sketches)
+    lineage = _trace_copies(flat_before.graph, flat_after.graph, sketches, same_outputs=same_outputs)
     if not (flat_before.origins or flat_after.origins):
         return lineage
     return map_links_to_calls(lineage, (before, flat_before), (after, flat_after))
 
 
-def _trace_copies(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> Lineage:
-    matchings = [match_graphs(before, copy, sketches) for copy in split_copies(before, after)]
+def _trace_copies(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches], *, same_outputs: bool) -> Lineage:
+    copies = [after] if same_outputs else split_copies(before, after)
+    matchings = [match_graphs(before, copy, sketches, same_outputs=same_outputs) for copy in copies]
     distinct = {node.key: node for matching in matchings for node in matching.after.nodes}
     origins = {key: origin for each in matchings for key, origin in {**each.works, **each.matches}.items()}
     overlap = node_overlap(matchings[0].before.nodes, distinct.values(), origins)
@@ -96,11 +104,14 @@ def _describe_lineage(matching: Matching, overlap: NodeOverlap) -> Lineage:
     return Lineage(nodes, folded, constants.stands_for(), check_consistency(matching, nodes, folded), overlap)
 
 
-def match_graphs(before: Graph, after: Graph, sketches: tuple[Sketches, Sketches]) -> Matching:
+def match_graphs(
+    before: Graph, after: Graph, sketches: tuple[Sketches, Sketches], *, same_outputs: bool = False
+) -> Matching:
     classes = ValueClasses(before), ValueClasses(after)
     matching = Matching(*classes, ConstantHints(*classes, sketches))
     names = NameHints(matching.before, matching.after, matching.operands.weights_differ)
-    for class_after, class_before in chain(pair_io(matching.before, matching.after, names), names.pairs()):
+    interfaces = pair_io(matching.before, matching.after, names, same_outputs=same_outputs)
+    for class_after, class_before in chain(interfaces, names.pairs()):
         matching.anchor(class_after, class_before, certain=True)
     matching.propagate()
     for class_after, class_before in names.hints.items():

@@ -289,32 +289,44 @@ def _one_sided_buckets(sketch: Sketch) -> Iterator[Hashable]:
                 yield sketch.sides, outermost > 0, place
 
 
-def pair_io(before: ValueClasses, after: ValueClasses, names: NameHints) -> Iterator[tuple[int, int]]:
-    """Inputs and outputs of both graphs, and of functions that both have: by name, and by order where names are new."""
+def pair_io(
+    before: ValueClasses, after: ValueClasses, names: NameHints, *, same_outputs: bool = False
+) -> Iterator[tuple[int, int]]:
+    """Inputs and outputs of both graphs, and of functions that both have: by name, and by order where names are new.
 
-    def pair_classes(values: Sequence[str], origins: Sequence[str]) -> Iterator[tuple[int, int]]:
-        named = {value: names.class_named(value) for value in values}
-        class_after = {value: after.class_of.get(value, NO_CLASS) for value in values}
-        class_before = {origin: before.class_of.get(origin, NO_CLASS) for origin in origins}
-        yield from ((class_after[value], named[value]) for value in named)
-        renamed = [value for value in named if named[value] == NO_CLASS]
-        unnamed = [origin for origin in origins if class_before[origin] not in named.values()]
-        if len(values) == len(origins):
-            # A name that stood for an inner value before may stand for what is returned now, if little lay between.
-            for value, origin in zip(values, origins, strict=True):
-                near = before.walk_up(class_before[origin])
-                if origin in unnamed and value not in renamed and named[value] in near:
-                    yield class_after[value], class_before[origin]
-        if len(renamed) == len(unnamed):
-            for value, origin in zip(renamed, unnamed, strict=True):
-                if _may_be_same(after.graph.producers.get(value), before.graph.producers.get(origin)):
-                    yield class_after[value], class_before[origin]
-
-    yield from pair_classes(after.graph.inputs, before.graph.inputs)
-    yield from pair_classes(after.graph.outputs, before.graph.outputs)
+    same_outputs  both return the same in the same order: their names, and the operators that make them, say nothing
+    """
+    yield from _pair_values(before, after, names, before.graph.inputs, after.graph.inputs)
+    returned_before, returned = before.graph.outputs, after.graph.outputs
+    if same_outputs and len(returned) == len(returned_before):
+        for value, origin in zip(returned, returned_before, strict=True):
+            yield after.class_of.get(value, NO_CLASS), before.class_of.get(origin, NO_CLASS)
+    else:
+        yield from _pair_values(before, after, names, returned_before, returned)
     for graph_id in after.graph.body_outputs:
         if graph_id in before.graph.body_outputs and graph_id != MAIN and graph_id not in after.graph.body_owner:
             yield from after.pair_interfaces(graph_id, before, graph_id)  # functions of one name
+
+
+def _pair_values(
+    before: ValueClasses, after: ValueClasses, names: NameHints, origins: Sequence[str], values: Sequence[str]
+) -> Iterator[tuple[int, int]]:
+    named = {value: names.class_named(value) for value in values}
+    class_after = {value: after.class_of.get(value, NO_CLASS) for value in values}
+    class_before = {origin: before.class_of.get(origin, NO_CLASS) for origin in origins}
+    yield from ((class_after[value], named[value]) for value in named)
+    renamed = [value for value in named if named[value] == NO_CLASS]
+    unnamed = [origin for origin in origins if class_before[origin] not in named.values()]
+    if len(values) == len(origins):
+        # A name that stood for an inner value before may stand for what is returned now, if little lay between.
+        for value, origin in zip(values, origins, strict=True):
+            near = before.walk_up(class_before[origin])
+            if origin in unnamed and value not in renamed and named[value] in near:
+                yield class_after[value], class_before[origin]
+    if len(renamed) == len(unnamed):
+        for value, origin in zip(renamed, unnamed, strict=True):
+            if _may_be_same(after.graph.producers.get(value), before.graph.producers.get(origin)):
+                yield class_after[value], class_before[origin]
 
 
 def _may_be_same(node: Node | None, origin: Node | None) -> bool:

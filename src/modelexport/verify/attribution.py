@@ -14,7 +14,7 @@ leads to the operator's result, so the nearest proved nodes tell whose it is (a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from functools import cached_property
 from types import MappingProxyType
@@ -37,11 +37,12 @@ from modelexport.verify.evidence import (
     nearest_proved_above,
     nearest_proved_below,
 )
-from modelexport.verify.witness import OperatorSources
+from modelexport.verify.witness import IssuedValue, OperatorSources
 
 _Judgement = tuple[Verdict, str, Frontier]
 
 _INSIDE = "lies inside the work of another module"
+_UNNAMED = "does the work of a module that is not named"
 _NO_PART = "credited to a module that had no part in it"
 
 _NOBODY: Frontier = frozenset()
@@ -200,6 +201,10 @@ class AttributionProver:
         if evidence.new and evidence.makers:
             if owners & evidence.passers:
                 return Verdict.NOT_PROVABLE, "hands on what another module made", evidence.makers
+            # Conv with BatchNorm folded in: the value is the last module's, and the first did a part of the work.
+            worked = self._worked(evidence.issued) - self._credited_above(node)
+            if owners & worked:
+                return Verdict.CONTRADICTED, _UNNAMED, worked | evidence.makers
             return Verdict.CONTRADICTED, "another module issued its value", evidence.makers
         return self._judge_by_neighbours(node, owners, evidence)
 
@@ -242,10 +247,10 @@ class AttributionProver:
         if not evidence.new:
             return self._judge_extra_owners(owners, evidence, evidence.issuers)
         issued = [value for value in evidence.issued if value.op.call in owners]
-        worked = frozenset(op.call for value in issued for op in self._sources.operators_behind(value, self._known))
+        worked = self._worked(issued)
         unnamed = worked - owners - self._credited_above(node)
         if unnamed or any(not owners & makers for makers in evidence.results):
-            return Verdict.CONTRADICTED, "does the work of a module that is not named", worked | evidence.makers
+            return Verdict.CONTRADICTED, _UNNAMED, worked | evidence.makers
         if not evidence.makers <= owners:
             # Modules that made the same by themselves are told apart by what is around, if at all.
             by_neighbours = self._judge_by_neighbours(node, owners, evidence)
@@ -256,6 +261,10 @@ class AttributionProver:
             absorbed = self._slices.absorbed_by(node, [value.number for value in issued if value.new])
             shown |= absorbed | self._left_over(node)
         return self._judge_extra_owners(owners, evidence, shown)
+
+    def _worked(self, issued: Iterable[IssuedValue]) -> Frontier:
+        """Who did the work between some values of the run and what is known before them."""
+        return frozenset(op.call for value in issued for op in self._sources.operators_behind(value, self._known))
 
     def _judge_extra_owners(self, owners: Frontier, evidence: NodeEvidence, shown: Frontier) -> _Judgement:
         """A node that is its owner's: whether values show that the further owners had a part in it."""
