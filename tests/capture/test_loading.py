@@ -495,5 +495,5 @@ def test_a_module_that_lacks_a_dependency_is_not_called_missing(nets: str, tmp_p
 def test_a_configuration_that_is_no_regular_file_is_named(tmp_path: Path) -> None:
     """It must not be said that it is missing, and not be waited for."""
     os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(ModelUnloadable, match=r"config\.json in .* is not a regular file"):
+    with pytest.raises(ModelNotFound, match=r"cannot read .*config\.json.*: it is not a regular file"):
         pretrained.open_checkpoint(tmp_path, allow_pickle=False)
