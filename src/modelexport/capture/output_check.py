@@ -127,8 +127,8 @@ class OutputChecker:
             for part in [] if probe is None else self._compare(tensors, probe.outputs):
                 # A number is another one at most sizes, and the search has tried others of it.
                 by_value = probe is not None and probe.decision is not None and probe.decision.kind == BOOL
-                explained = "" if probe is None else _explain(part, probe, {} if by_value else axes)
-                yield part if part.refused else FrozenPart(explained)
+                blamed = {} if by_value and not part.refused else axes
+                yield part if probe is None else FrozenPart(_explain(part, probe, blamed), part.refused)
 
     def differ(self, tensors: _Tensors) -> str:
         """How the file differs from the model on these inputs; empty if it does not."""
