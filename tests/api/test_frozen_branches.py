@@ -200,3 +200,13 @@ def test_a_number_that_may_hide_a_branch_is_a_note(tmp_path: Path) -> None:
     assert (result.check.ok, verified.ok) == (True, True)
     for notes in (result.notes, verified.notes):
         assert any("no input was found that takes another path there" in note for note in notes)
+
+
+def test_a_sign_that_another_size_changes_is_no_matter_of_sizes(tmp_path: Path) -> None:
+    """The first row, repeated for a third one, makes the sum positive."""
+    torch.manual_seed(0)
+    x = torch.tensor([[0.5], [-0.8]]).expand(2, 6).contiguous()
+    check = exported(value_networks.SignOfSum(), tmp_path / "a.onnx", {"x": x}).check
+    assert check is not None
+    assert check.message.startswith("the file is right only for inputs like the sample")
+    assert "value_networks.py:" in check.message
