@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,24 @@ class TinyWeights(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.sin(self.fc(x) * 1e-7)
+
+
+class Deciding(nn.Module):
+    """Adds 1 where a function says so."""
+
+    def __init__(self, decide: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.decide = decide
+        self.before, self.after = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.before(x)
+        made: Tensor = self.after(h + 1 if self.decide(h) else h)
+        return made
+
+
+def is_a_mirror(h: Tensor) -> bool:
+    return torch.equal(h, h.flip(0))
 
 
 def exported(model: nn.Module, path: Path, inputs: object, exporter: str = "torchscript") -> mx.ExportResult:
@@ -140,3 +159,54 @@ def test_samples_vary_in_sign_and_scale(tmp_path: Path) -> None:
     mx.export(model, tmp_path / "a.onnx", inputs={"x": X.abs()}, exporter="torchscript", no_check=True)
     verified = mx.verify(tmp_path / "a.onnx", model, inputs={"x": X.abs()}, samples=3, proof=False)
     assert not verified.numbers_agree
+
+
+@pytest.mark.parametrize(
+    ("decide", "blamed", "said"),
+    [
+        (is_a_mirror, "inputs like the sample", "test_frozen_branches.py:"),
+        (lambda h: h.shape[0] < 2, "the sizes it was traced with (batch)", "not for batch 1"),
+        (lambda h: sum(1 for _ in h) > 5, "the sizes it was traced with (batch)", "not for batch "),
+        (lambda h: h.sum() > 0, "inputs like the sample", "test_frozen_branches.py:"),
+    ],
+    ids=["rows that are equal", "one row", "a loop", "a sign"],
+)
+def test_sizes_and_decisions_are_blamed_for_what_they_do(
+    decide: Callable[[Tensor], object], blamed: str, said: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    check = exported(Deciding(decide), tmp_path / "a.onnx", {"x": X}).check
+    assert check is not None
+    assert not check.ok
+    assert check.message.startswith(f"the file is right only for {blamed}")
+    assert said in check.message
+
+
+def test_a_batch_of_one_is_tried_though_nothing_shows_that_sizes_decide(tmp_path: Path) -> None:
+    """A float on the left takes any number: that a size was compared is not seen."""
+    torch.manual_seed(0)
+    check = exported(Deciding(lambda h: 0.6 * h.shape[0] < 1), tmp_path / "a.onnx", {"x": X}).check
+    assert check is not None
+    assert not check.ok
+    assert "not for batch 1" in check.message
+
+
+def test_a_number_that_may_hide_a_branch_is_a_note(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Deciding(lambda h: 7.31 < float(h[0, 3]) < 7.35)
+    result = exported(model, tmp_path / "a.onnx", {"x": X})
+    verified = mx.verify(tmp_path / "a.onnx", model, inputs={"x": X}, proof=False)
+    assert result.check is not None
+    assert (result.check.ok, verified.ok) == (True, True)
+    for notes in (result.notes, verified.notes):
+        assert any("no input was found that takes another path there" in note for note in notes)
+
+
+def test_a_sign_that_another_size_changes_is_no_matter_of_sizes(tmp_path: Path) -> None:
+    """The first row, repeated for a third one, makes the sum positive."""
+    torch.manual_seed(0)
+    x = torch.tensor([[0.5], [-0.8]]).expand(2, 6).contiguous()
+    check = exported(value_networks.SignOfSum(), tmp_path / "a.onnx", {"x": x}).check
+    assert check is not None
+    assert check.message.startswith("the file is right only for inputs like the sample")
+    assert "value_networks.py:" in check.message

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from modelexport.capture.arguments import CallArguments
-from modelexport.capture.branch_search import BranchSearch, find_borders
+from modelexport.capture.branch_search import BranchSearch
+from modelexport.capture.branch_sizes import find_borders
 from modelexport.capture.decisions import BOOL, NUMBER, SIZE, Decision, PathRecorder, RunPath
 from modelexport.capture.variations import change_some, kind_of, resize, vary_sample, vary_values
 from modelexport.capture.watched_numbers import WatchedSize
@@ -87,6 +88,35 @@ def test_modules_that_numpy_chooses_are_both_found() -> None:
     sample = torch.randn(2, 5, 4) + 0.05
     probes = BranchSearch(Run(Choosing(), CallArguments({"x": sample})), {}).probes()
     assert any(float(probe.tensors["x"].sum()) < -3 for probe in probes)
+
+
+class ChoosingParameters(nn.Module):
+    """The same function with one parameter, or part of one, or another, as numpy says."""
+
+    def __init__(self, *, stacked: bool) -> None:
+        super().__init__()
+        self.high, self.low = nn.Parameter(torch.ones(4)), nn.Parameter(torch.zeros(4))
+        self.both, self.stacked = nn.Parameter(torch.eye(4)[:2]), stacked
+
+    def forward(self, x: Tensor) -> Tensor:
+        is_high = x.detach().numpy().sum() > -3
+        if self.stacked:
+            return x * self.both[int(is_high)]
+        return x * (self.high if is_high else self.low)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_another_parameter_is_another_path(stacked: bool) -> None:
+    net = ChoosingParameters(stacked=stacked)
+    assert path_of(net, X).functions == path_of(net, X + 1).functions
+    assert path_of(net, X).functions != path_of(net, X - 1).functions
+
+
+def test_two_decisions_in_one_line_are_two() -> None:
+    """Also where Python has made its code faster after some runs."""
+    net = Deciding(lambda x, _: float(x[0, 0]) > -2 and float(x[0, 1]) > -2)
+    sites = {tuple(item.site for item in path_of(net, X).decisions) for _ in range(40)}
+    assert [len(set(in_run)) for in_run in sites] == [2]
 
 
 def test_where_of_a_mask_alone_counts_like_nonzero() -> None:
@@ -167,6 +197,8 @@ def test_borders_of_sizes_lie_on_a_line() -> None:
         lambda x, _: 1 - x.mean().item() > 31,
         lambda x, _: -x.mean().item() > 70,
         lambda x, _: (x > 0.8).sum().item() > 10.5,
+        lambda x, _: 7.31 < x[0, 3].item() < 7.35,
+        lambda x, _: 7.31 < x.tolist()[0][3] < 7.35,
     ],
 )
 def test_numbers_of_another_path(decide: object) -> None:
@@ -205,11 +237,27 @@ def test_tokens_and_masks_of_another_path(decide: object) -> None:
         lambda x, _: math.ceil(x.shape[0] / 4) == 7,
         lambda x, _: 7 - x.shape[0] < -21,
         lambda x, _: {12: True}.get(x.shape[0]),
+        lambda x, _: sum(1 for _row in x) > 5,
+        lambda x, _: len(x.split(1)) > 40,
+        lambda x, _: math.sqrt(x.shape[0]) > 6,
+        lambda x, _: f"{x.shape[0]}" == "5",
     ],
 )
 def test_sizes_of_another_path(decide: object) -> None:
     assert 1 in search(decide, open_batch=True)
     assert search(decide) == []  # no axis of the file is open
+
+
+def test_the_length_of_a_list_of_numbers_may_decide() -> None:
+    assert 1 in search(lambda x, _: len(x.tolist()) == 1, open_batch=True)
+
+
+def test_a_length_of_another_axis_is_no_reason_to_try_sizes() -> None:
+    """The parts of a packed product are as many at each size."""
+    net = Deciding(lambda x, _: len(x.chunk(2, -1)) > 2)
+    search_of = BranchSearch(Run(net, CallArguments({"x": X})), {"x": {0: "batch"}})
+    assert list(search_of.probes()) == []
+    assert search_of._runs == 2
 
 
 def test_a_model_that_decides_nothing_is_run_once() -> None:
@@ -249,6 +297,53 @@ def test_a_decision_that_nothing_changes_is_named(decide: object) -> None:
     found = BranchSearch(Run(Deciding(decide), CallArguments({"x": X})), {})
     assert list(found.probes()) == []
     assert [item.kind for item in found.unmoved] == [BOOL]
+
+
+class ChoosingConstants(nn.Module):
+    """3 for sums between 5 and 20, which the first variations of the sample do not have."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.full((1,), 3.0 if 5 < float(x.sum()) < 20 else 2.0)
+
+
+HIDDEN: list[Callable[[Tensor], object]] = [
+    lambda x: 7.31 < float(x[0, 3]) < 7.35,
+    lambda x: 7.31 < x.detach().numpy()[0, 3] < 7.35,
+    lambda x: f"{x[0, 3]:.2f}" == "7.33",
+    lambda x: int(x[0, 3].item() * 1000) == 7331,
+    lambda x: {7.331: True}.get(round(x.tolist()[0][3], 3)),
+]
+
+
+@pytest.mark.parametrize("decide", HIDDEN)
+def test_a_number_after_which_all_runs_went_on_in_one_way_is_named(decide: Callable[[Tensor], object]) -> None:
+    # A path of its own, which nothing shows before.
+    search_of = BranchSearch(Run(Deciding(lambda x, _: decide(x) and x.cos().any()), CallArguments({"x": X})), {})
+    assert {int(probe.outputs["output"]) for probe in search_of.probes()} <= {0}
+    assert [(item.kind, item.hidden) for item in search_of.unmoved] == [(NUMBER, True)]
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda x, _: float(x[0, 3]) > 0 and x.cos().dim(),
+        lambda x, _: (x * x.max().item()).dim() > 5,
+        lambda x, _: x[x > 0].dim() > 5,
+        lambda _x, _: float(torch.ones(1)) > 3,
+    ],
+    ids=["two ways", "computed with", "counted", "not of the inputs"],
+)
+def test_a_number_that_hides_nothing_is_not_named(decide: object) -> None:
+    search_of = BranchSearch(Run(Deciding(decide), CallArguments({"x": X})), {})
+    list(search_of.probes())
+    assert search_of.unmoved == []
+
+
+def test_a_constant_that_a_number_chooses_is_among_the_probes() -> None:
+    """No function tells that it is another constant: each number counts, whatever other numbers came before."""
+    probes = list(BranchSearch(Run(ChoosingConstants(), CallArguments({"x": X})), {}).probes())
+    assert {float(probe.outputs["output"]) for probe in probes} == {2.0, 3.0}
+    assert min(number for number, probe in enumerate(probes) if float(probe.outputs["output"]) == 3) > 4
 
 
 def test_inputs_that_the_model_refuses_are_no_finding() -> None:

@@ -22,13 +22,15 @@ from typing import Any, Protocol
 import torch
 
 from modelexport.capture.arguments import CallArguments, output_tensors
-from modelexport.capture.decisions import BOOL, NUMBER, SIZE, Decision, PathRecorder, RunPath
+from modelexport.capture.branch_continuations import Continuations
+from modelexport.capture.branch_sizes import depends_on_size, may_have_borders, propose_sizes
+from modelexport.capture.decisions import BOOL, NUMBER, SIZE, Decision, PathRecorder, RunPath, Site
 from modelexport.capture.gradient_steps import GradientSteps, is_same
 from modelexport.capture.hierarchy import call_model, run_model
 from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, preserve_model
 from modelexport.capture.margins import Margins
 from modelexport.capture.silence import quiet
-from modelexport.capture.variations import change_some, resize, vary_values
+from modelexport.capture.variations import change_some, label_sizes, resize, vary_values
 from modelexport.errors import InputError
 
 _MOST_RUNS, _MOST_SECONDS = 200, 10.0
@@ -38,10 +40,11 @@ _BESIDE = 4
 _MOST_TARGETS, _ROUNDS, _WANDERINGS = 10, 4, 40
 # Values of a number that programs compare with.
 _SPREAD = (0.0, 1.0, -1.0, 0.5, 10.0, -10.0, 0.1, 100.0, 2.0, 5.0, 1000.0)
-# Numbers that differ are no other branch. Some of these paths are as good as all of them.
-_MOST_BY_NUMBER = 4
-_LONGEST, _MOST_ELEMENTS = 4096, 1 << 22
-_SIZES_TRIED = 12
+# How many elements a mask picked is no other branch. Some of these paths are as good as all of them.
+_MOST_BY_COUNT = 4
+# A number may choose between constants, which nothing shows but the values that come out.
+_MOST_BY_NUMBER = 32
+_MOST_ELEMENTS = 1 << 22
 
 
 class RunnableModel(Protocol):
@@ -56,11 +59,15 @@ class RunnableModel(Protocol):
 
 @dataclass(frozen=True)
 class ProbeInputs:
-    """Inputs on another path, what the model returned on them, and the first decision that was taken differently."""
+    """Inputs on another path, what the model returned on them, and the first decision that was taken differently.
+
+    sizes  of open axes, where they are not those of the sample: "batch 7"
+    """
 
     tensors: Mapping[str, torch.Tensor]
     outputs: Mapping[str, torch.Tensor]
     decision: Decision | None
+    sizes: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,8 @@ class BranchSearch:
     """
     axes     by input, the axes that the file leaves open
     path     of the sample, if a run on it was recorded already
-    unmoved  decisions that depend on the inputs, and that no input was found to change
+    unmoved  decisions that depend on the inputs, and that no input was found to change; numbers that depend on them,
+             and after which all runs went on in one way
     """
 
     def __init__(self, run: RunnableModel, axes: Mapping[str, Mapping[int, str]], path: RunPath | None = None) -> None:
@@ -82,7 +90,8 @@ class BranchSearch:
         self._sample: Mapping[str, torch.Tensor] = run.arguments.tensors
         self._path = path
         self._vocabularies: dict[str, int] = {}
-        self._values: dict[tuple[str, str, str], set[object]] = {}
+        self._values: dict[Site, set[object]] = {}
+        self._continuations = Continuations()
         self._signatures: set[object] = set()
         self._by_number = 0
         self._beside_counts: set[object] = set()
@@ -96,9 +105,9 @@ class BranchSearch:
         if path is None:
             first = self._try(self._sample)
             path = None if first is None else first.path
-        if path is None or not (path.decisions or path.reads_length):
-            return
         self._path = path
+        if path is None or not (path.decisions or path.lengths):
+            return
         self._note(path)
         yield from self._vary_sizes(path)
         if path.by_data:
@@ -106,26 +115,33 @@ class BranchSearch:
             yield from self._vary_values(path)
             if not self._is_counted_out(path):
                 yield from self._follow_gradients(_PathRun(self._sample, {}, path))
+            self.unmoved += self._continuations.unchanged()
+
+    def run_on(self, tensors: Mapping[str, torch.Tensor]) -> ProbeInputs | None:
+        """Inputs that somebody else chose; None if the model does not take them."""
+        run = self._run_once(tensors)
+        departed = None if run is None or self._path is None else run.path.departs_from(self._path)
+        return None if run is None else self._describe(run, departed)
+
+    def _describe(self, run: _PathRun, departed: Decision | None) -> ProbeInputs:
+        mine, theirs = (label_sizes(tensors, self._axes) for tensors in (run.tensors, self._sample))
+        sizes = ", ".join(f"{label} {size}" for label, size in sorted(mine.items()) if size != theirs[label])
+        return ProbeInputs(run.tensors, run.outputs, departed, sizes)
 
     # Sizes
 
     def _vary_sizes(self, path: RunPath) -> Iterator[ProbeInputs]:
         """Each open axis with the sizes at which a comparison has another answer."""
-        labels: dict[str, int] = {}
-        for name, axes in self._axes.items():
-            if name in self._sample:
-                labels |= {label: self._sample[name].shape[axis] for axis, label in axes.items()}
-        if not path.reads_length and not any(decision.compared for decision in path.decisions):
-            return
-        for label, now in labels.items():
-            longer = {size: self._try(resize(self._sample, self._axes, label, size)) for size in (now + 1, 2 * now + 1)}
-            runs = {size: run for size, run in longer.items() if run is not None}
+        for label, now in label_sizes(self._sample, self._axes).items() if may_have_borders(path) else ():
+            runs: dict[int, _PathRun] = {}
+            for size in (now + 1, 2 * now + 1):
+                run = self._try(resize(self._sample, self._axes, label, size))
+                runs |= {} if run is None else {size: run}
+                if run is not None and not depends_on_size(path, run.path):
+                    break
             yield from self._admit_all(runs.values(), [])
             seen = {size: run.path for size, run in runs.items()}
-            wanted = dict.fromkeys(find_borders(path, now, seen))
-            if path.reads_length:
-                wanted |= dict.fromkeys((1, 4 * now, 16 * now, 64 * now))
-            for size in [size for size in wanted if 1 <= size <= _LONGEST and size not in (now, *runs)][:_SIZES_TRIED]:
+            for size in propose_sizes(path, now, seen):
                 tensors = resize(self._sample, self._axes, label, size)
                 if sum(tensor.numel() for tensor in tensors.values()) <= _MOST_ELEMENTS:
                     yield from self._probe(tensors)
@@ -144,7 +160,7 @@ class BranchSearch:
             if number >= _ENOUGH and not any(map(self._is_open, path.by_data)):
                 return
             # Masks picked other numbers of elements, and no more of these would be shown.
-            if self._by_number >= _MOST_BY_NUMBER and self._is_counted_out(path):
+            if self._by_number >= _MOST_BY_COUNT and self._is_counted_out(path):
                 return
 
     def _is_counted_out(self, path: RunPath) -> bool:
@@ -156,7 +172,7 @@ class BranchSearch:
         """
         only_counts = all(decision.is_count for decision in path.by_data)
         is_open = any(map(self._is_open, path.by_data))
-        return only_counts and not is_open and not path.reads_length and len(self._beside_counts) == 1
+        return only_counts and not is_open and len(self._beside_counts) == 1
 
     def _deciding_inputs(self, measured: Sequence[Decision]) -> set[str]:
         """The inputs that decisions depend on, as far as gradients tell; all of them where one has no gradient."""
@@ -272,6 +288,8 @@ class BranchSearch:
         for indices, table, _ in margins.embedded:
             names = (name for name, tensor in tensors.items() if is_same(tensor, indices))
             self._vocabularies |= dict.fromkeys(names, int(table.shape[0]))
+        for decision in recorder.path.decisions:
+            self._continuations.note_dependence(decision)
         return list(recorder.path.decisions)
 
     # Runs
@@ -291,10 +309,13 @@ class BranchSearch:
         signature = (run.path.functions, tuple((item.site, _branch(item)) for item in run.path.decisions))
         if signature in self._signatures:
             self._by_number += 1
-            if self._by_number > _MOST_BY_NUMBER or not _has_numbers(run.path):
+            if self._by_number > _most_alike(run.path):
                 return None
         self._signatures.add(signature)
-        return ProbeInputs(run.tensors, run.outputs, run.path.departs_from(path))
+        return self._describe(run, run.path.departs_from(path))
+
+    def _is_resized(self, tensors: Mapping[str, torch.Tensor]) -> bool:
+        return any(tensor.shape != self._sample[name].shape for name, tensor in tensors.items())
 
     def _note(self, path: RunPath) -> None:
         for decision in path.decisions:
@@ -303,8 +324,9 @@ class BranchSearch:
 
     def _try(self, tensors: Mapping[str, torch.Tensor]) -> _PathRun | None:
         """A plain run; None for inputs that the model does not take, and once the budget is spent."""
-        if self._is_spent():
-            return None
+        return None if self._is_spent() else self._run_once(tensors)
+
+    def _run_once(self, tensors: Mapping[str, torch.Tensor]) -> _PathRun | None:
         self._runs += 1
         recorder = PathRecorder(self._run_of.model)
         try:
@@ -312,7 +334,10 @@ class BranchSearch:
                 outputs: Any = run_model(self._run_of.model, self._run_of.arguments.with_tensors(tensors))
         except InputError:
             return None
-        return _PathRun(tensors, output_tensors(outputs), recorder.path)
+        run = _PathRun(tensors, output_tensors(outputs), recorder.path)
+        if not self._is_resized(tensors):
+            self._continuations.note(run.path)
+        return run
 
     def _is_spent(self) -> bool:
         return self._runs >= _MOST_RUNS or time.monotonic() > self._deadline
@@ -327,36 +352,15 @@ class BranchSearch:
 def _describe_beside_counts(path: RunPath) -> object:
     """What a run did, but for the numbers of elements that masks picked."""
     decisions = (item for item in path.decisions if not item.is_count)
-    return path.functions, tuple((item.site, item.value, item.compared) for item in decisions)
+    return path.functions, path.lengths, tuple((item.site, item.value, item.compared) for item in decisions)
 
 
-def find_borders(path: RunPath, now: int, longer: Mapping[int, RunPath]) -> Iterator[int]:
-    """Sizes of an axis at which comparisons have another answer, if what is compared grows with the axis as a line.
-
-        8 > 20 at size 8, 9 > 20 at size 9        one more for each, so 21
-        2 > 4 at size 8, 4 > 4 at size 17         2 more for 9, so 21 or 22
-
-    longer  the paths at two other sizes
-    """
-    for size, other in sorted(longer.items(), reverse=True):
-        compared: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
-        for decision in other.decisions:
-            if decision.compared is not None:
-                compared.setdefault(decision.site, []).append(decision.compared)
-        for decision in path.decisions:
-            again = compared.get(decision.site)
-            if decision.compared is None or not again:
-                continue
-            left, right = again.pop(0)
-            apart = decision.compared[0] - decision.compared[1]
-            slope = (left - right - apart) / (size - now)
-            if slope:
-                exact = now - apart / slope
-                yield from dict.fromkeys(round(exact + shift) for shift in (0.0, 1 / slope, -1 / slope, 0.5, -0.5))
-
-
-def _has_numbers(path: RunPath) -> bool:
-    return any(decision.kind == NUMBER for decision in path.decisions)
+def _most_alike(path: RunPath) -> int:
+    """How many probes may differ in nothing but numbers."""
+    numbers = [decision for decision in path.decisions if decision.kind == NUMBER]
+    if all(decision.is_count for decision in numbers):
+        return _MOST_BY_COUNT if numbers else 0
+    return _MOST_BY_NUMBER
 
 
 def _branch(decision: Decision) -> object:

@@ -15,14 +15,17 @@ Function modes: https://github.com/pytorch/pytorch/blob/main/torch/overrides.py
 
 from __future__ import annotations
 
+import dis
 import hashlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Self
 
 import torch
@@ -35,8 +38,12 @@ from modelexport.capture.margins import Margins
 from modelexport.capture.watched_numbers import listening, watch_list, watch_sizes
 
 BOOL, NUMBER, SIZE = "bool", "number", "size"
+# Path of the module, file and line, kind, position in the code.
+Site = tuple[str, str, str, int]
 _TO_BOOL = frozenset({"__bool__", "is_nonzero", "equal", "allclose", "__contains__"})
 _TO_NUMBER = frozenset({"item", "__int__", "__float__", "__index__", "__complex__", "tolist", "numpy", "__array__"})
+_TO_TEXT = frozenset({"__format__", "__repr__"})
+_TO_PIECES = frozenset({"unbind", "split", "chunk", "tensor_split"})
 # Their results have as many elements as the data says.
 _TO_COUNT = frozenset({"nonzero", "unique", "unique_consecutive", "masked_select", "argwhere"})
 # Of these, the ones that are handed a mask; others count in what they are called on.
@@ -60,6 +67,8 @@ class Decision:
     compared of a size: what it was, and what it was held against
     depends  the inputs went into it; only of a run with margins
     is_count how many elements a mask picked: the program has a tensor of that size, and not the number itself
+    hidden   of a number: what the program compares it with cannot be seen
+    position in the code of its line: `low < float(x[0]) < high or float(x[1]) > 0` takes two numbers in one line
     """
 
     path: str
@@ -70,15 +79,17 @@ class Decision:
     compared: tuple[float, float] | None = field(default=None, compare=False)
     depends: bool = field(default=False, compare=False)
     is_count: bool = field(default=False, compare=False)
+    hidden: bool = field(default=False, compare=False)
+    position: int = field(default=0, compare=False)
 
     @property
-    def site(self) -> tuple[str, str, str]:
-        return self.path, self.where, self.kind
+    def site(self) -> Site:
+        return self.path, self.where, self.kind, self.position
 
     @property
     def is_blind(self) -> bool:
         """Whether the inputs decide, and no gradient tells how."""
-        return self.depends and (self.target is None or not self.target.requires_grad)
+        return self.kind == BOOL and self.depends and (self.target is None or not self.target.requires_grad)
 
     def __str__(self) -> str:
         at = f"{self.path or 'the model'} ({self.where})" if self.where else self.path or "the model"
@@ -91,15 +102,18 @@ class Decision:
 class RunPath:
     """The way that one run took.
 
-    functions     what was called of torch, and the modules that ran, in order, as a digest: `a(x) if low else b(x)` is
-                  seen where a and b call the same functions, and nothing shows what `low` was compared with
-    reads_length  `len()` was asked of a tensor, or a size was looked up in a table: what a program does with that
-                  number cannot be seen
+    functions  what was called of torch, with which parameters, and the modules that ran, in order, as a digest:
+               `a(x) if low else b(x)` is seen where a and b call the same functions, and nothing shows what `low` was
+               compared with; so is `x @ (self.a if low else self.b)`
+    lengths    sizes of which nothing shows what the program does with them: `len()` of a tensor, how many rows a loop
+               has, what is looked up in a table
+    followers  for each decision: the functions up to the next one, as a digest
     """
 
     decisions: tuple[Decision, ...]
     functions: str
-    reads_length: bool = False
+    lengths: tuple[int, ...] = ()
+    followers: tuple[str, ...] = ()
 
     @property
     def by_data(self) -> tuple[Decision, ...]:
@@ -127,6 +141,7 @@ class PathRecorder(TorchFunctionMode):
     def __init__(self, model: nn.Module, margins: Margins | None = None) -> None:
         super().__init__()
         self._paths = {part: path for path, part in model.named_modules()}
+        self._owned = {id(tensor): name for name, tensor in chain(model.named_parameters(), model.named_buffers())}
         self._open: list[str] = []
         self._margins = margins
         self._thread = threading.get_ident()
@@ -135,12 +150,15 @@ class PathRecorder(TorchFunctionMode):
 
     def _begin(self) -> None:
         self._decisions: list[Decision] = []
-        self._digest = hashlib.blake2b(digest_size=8)
-        self._reads_length = False
+        self._digest, self._follower = _new_digest(), _new_digest()
+        self._followers: list[str] = []
+        self._lengths: list[int] = []
 
     @property
     def path(self) -> RunPath:
-        return RunPath(tuple(self._decisions), self._digest.hexdigest(), self._reads_length)
+        # What comes before the first decision follows none.
+        followers = (*self._followers, self._follower.hexdigest())[1:]
+        return RunPath(tuple(self._decisions), self._digest.hexdigest(), tuple(self._lengths), followers)
 
     def __enter__(self) -> Self:
         self._stack.enter_context(module_hooks.register_module_forward_pre_hook(self._enter_module))
@@ -159,7 +177,7 @@ class PathRecorder(TorchFunctionMode):
             return
         if not self._open:
             self._begin()  # a model that is run again begins a path of its own
-        self._digest.update(f"module {path}\n".encode())
+        self._add(f"module {path}")
         self._open.append(path)
 
     def _leave_module(self, module: nn.Module, *_rest: object) -> None:
@@ -179,12 +197,30 @@ class PathRecorder(TorchFunctionMode):
                 self._margins.follow("detach", func, args, kwargs, result)
             return watch_sizes(result) if isinstance(result, torch.Size) else result
         if name in _SIZES:
-            self._reads_length |= name == "__len__"
+            if name == "__len__":
+                self.note_length(result)
             return watch_sizes(result)
-        self._digest.update(name.encode() + b"\n")
+        if name not in _TO_TEXT:
+            self._add(name, *self._name_operands(name, args, kwargs))
+        if name in _TO_PIECES and isinstance(result, tuple | list):
+            self.note_length(len(result))
         if self._margins is not None:
             self._margins.follow(name, func, args, kwargs, result)
         return self._take(name, args, result)
+
+    def _add(self, *words: str) -> None:
+        line = " ".join(words).encode() + b"\n"
+        self._digest.update(line)
+        self._follower.update(line)
+
+    def _name_operands(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[str]:
+        """Which parameters and buffers a function reads; of what is picked out of one, also where."""
+        for value in (*args, *kwargs.values()):
+            for item in value if isinstance(value, tuple | list) else (value,):
+                if owned := self._owned.get(id(item)):
+                    yield owned
+                    if name == "__getitem__" and all(map(_is_plain_index, _flatten((args[1],)))):
+                        yield repr(args[1])
 
     def _take(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
         """Note what leaves the world of tensors; the result as the program is to have it."""
@@ -192,10 +228,8 @@ class PathRecorder(TorchFunctionMode):
             margins = self._margins
             target = margins.of_bool(args[0], result) if margins is not None else None
             self.note(BOOL, bool(result), target, depends=margins is not None and margins.depends(args[0]))
-        elif name in _TO_NUMBER:
-            target = self._margins.of_number(args[0]) if self._margins is not None else None
-            self.note(NUMBER, _plain(result), target)
-            return self._watch_numbers(name, args[0], result)
+        elif name in _TO_NUMBER or (name in _TO_TEXT and not args[0].dim()):
+            return self._take_number(name, args[0], result)
         elif name in _TO_COUNT or _picks_by_truth(name, args):
             first = result[0] if isinstance(result, tuple) else result
             counted = _find_mask(args[1:]) if name in _BY_MASK else args[0]
@@ -203,29 +237,35 @@ class PathRecorder(TorchFunctionMode):
             self.note(NUMBER, int(first.shape[0]) if first.dim() else 1, target, is_count=True)
         return result
 
-    def note(
-        self,
-        kind: str,
-        value: object,
-        target: torch.Tensor | None = None,
-        *,
-        compared: tuple[float, float] | None = None,
-        depends: bool = False,
-        is_count: bool = False,
-    ) -> None:
-        if self._open and len(self._decisions) < _MOST_DECISIONS:
-            what = kind, value, target, compared, depends, is_count
-            self._decisions.append(Decision(self._open[-1], _program_line(), *what))
-
-    def note_length(self) -> None:
-        self._reads_length |= bool(self._open)
-
-    def _watch_numbers(self, name: str, tensor: torch.Tensor, result: Any) -> Any:
+    def _take_number(self, name: str, tensor: torch.Tensor, result: Any) -> Any:
         """Numbers that tell what they are compared with. `int(x)` and `float(x)` insist on plain ones."""
-        if name not in ("item", "tolist") or tensor.numel() > _MOST_WATCHED:
-            return result
-        source = None if self._margins is None else self._margins.surrogate(tensor)
-        return watch_list(result, source)
+        margins = self._margins
+        target = None if margins is None else margins.of_number(tensor)
+        depends = margins is not None and margins.depends(tensor)
+        watched = name in ("item", "tolist") and tensor.numel() <= _MOST_WATCHED
+        if tensor.dim() and name != "item":
+            self.note_length(tensor.numel())
+        self.note(NUMBER, _plain(result), target, depends=depends, hidden=not watched)
+        source = None if margins is None else margins.surrogate(tensor)
+        return watch_list(result, source) if watched else result
+
+    def note(self, kind: str, value: object, target: torch.Tensor | None = None, **known: Any) -> None:
+        """
+        known  the other fields of the `Decision`
+        """
+        if self._open and len(self._decisions) < _MOST_DECISIONS:
+            where, position = _program_line()
+            self._decisions.append(Decision(self._open[-1], where, kind, value, target, position=position, **known))
+            self._follower.update(f"{where} {position}".encode())  # where the last decision led to
+            self._followers.append(self._follower.hexdigest())
+            self._follower = _new_digest()
+
+    def note_length(self, length: int) -> None:
+        if self._open and len(self._lengths) < _MOST_DECISIONS:
+            self._lengths.append(int(length))
+
+    def note_hidden(self, value: object, *, depends: bool) -> None:
+        self.note(NUMBER, value, depends=depends, hidden=True)
 
     def note_size(self, comparison: str, answer: bool, sides: tuple[float, float]) -> None:
         self.note(SIZE, (comparison, answer), compared=sides)
@@ -255,6 +295,14 @@ def _flatten(index: tuple[Any, ...]) -> Iterator[object]:
         yield from _flatten(item) if isinstance(item, tuple) else (item,)
 
 
+def _is_plain_index(item: object) -> bool:
+    return item is None or item is Ellipsis or isinstance(item, int | slice)
+
+
+def _new_digest() -> Any:
+    return hashlib.blake2b(digest_size=8)
+
+
 def _plain(result: Any) -> object:
     """A number as it is; of many numbers a digest, which is enough to see that they are others."""
     if isinstance(result, bool | int | float | complex):
@@ -262,12 +310,22 @@ def _plain(result: Any) -> object:
     return hashlib.blake2b(repr(result).encode(), digest_size=8).hexdigest()
 
 
-def _program_line() -> str:
-    """File and line of the innermost code that is neither torch's nor this recorder's."""
+def _program_line() -> tuple[str, int]:
+    """File and line, and position in the code, of the innermost code that is neither torch's nor this recorder's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if name not in _HERE and not name.startswith((_TORCH, "<")):
-            return f"{Path(name).name}:{frame.f_lineno}"
+            return f"{Path(name).name}:{frame.f_lineno}", _find_instruction(frame.f_code, frame.f_lasti)
         frame = frame.f_back
-    return ""
+    return "", 0
+
+
+@cache
+def _find_instruction(code: CodeType, offset: int) -> int:
+    """Of the two instructions that Python 3.11 calls with, always the second: it leaves that one out when it is hot."""
+    before_call = dis.opmap.get("PRECALL")
+    instructions = code.co_code
+    if before_call is not None and instructions[offset] == before_call:
+        return next(later for later in range(offset, len(instructions), 2) if instructions[later] == dis.opmap["CALL"])
+    return offset

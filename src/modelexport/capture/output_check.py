@@ -25,14 +25,15 @@ import onnx
 import torch
 
 from modelexport.capture.arguments import output_tensors, to_array
-from modelexport.capture.branch_search import BranchSearch
-from modelexport.capture.decisions import SIZE, RunPath
+from modelexport.capture.branch_search import BranchSearch, ProbeInputs
+from modelexport.capture.decisions import BOOL, NUMBER, SIZE, Decision, RunPath
 from modelexport.capture.export import TracedRun
 from modelexport.capture.hierarchy import run_model
 from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, root_cause
 from modelexport.capture.onnxruntime.session import bind_inputs, open_session, run_session
 from modelexport.capture.rounding import measure_output_noise
 from modelexport.capture.silence import quiet
+from modelexport.capture.variations import label_sizes, resize
 from modelexport.errors import InputError, RuntimeFailed
 from modelexport.graph.difference import adapt_tolerance, describe_tolerance, measure, settle_by_noise
 from modelexport.graph.missing_types import USE_FLOAT32, explain_missing_type
@@ -105,21 +106,29 @@ class OutputChecker:
         axes  that the file leaves open, by input
         path  of the model on the sample, if it is known
         """
-        if axes:
-            longer = {name: _lengthen(item, axes.get(name, {})) for name, item in self._run.arguments.tensors.items()}
-            yield from self._compare_with_model(longer, _describe_sizes(axes))
         search = BranchSearch(self._run, axes, path)
         for probe in search.probes():
-            decision = probe.decision
-            of_size = decision is not None and decision.kind == SIZE
-            where = "" if decision is None else f"; {decision}"
+            of_size = bool(probe.sizes) and (probe.decision is None or probe.decision.kind == SIZE)
             for part in self._compare(probe.tensors, probe.outputs):
-                what = _describe_sizes(axes) if of_size else _LIKE_SAMPLE
-                message = f"the file is right only for {what}: {part.message}{where}"
-                yield FrozenPart(message, part.refused and of_size)
-        self.undecided = tuple(f"{decision}, and no input was found that changes it" for decision in search.unmoved)
+                yield FrozenPart(_explain(part, probe, axes if of_size else {}), part.refused and bool(probe.sizes))
+        yield from self._compare_sizes(search, axes)
+        self.undecided = tuple(map(_describe_unmoved, search.unmoved))
         for part in self._compare_with_model(self._run.arguments.negate_or_mask(), _LIKE_SAMPLE):
             yield replace(part, refused=False)
+
+    def _compare_sizes(self, search: BranchSearch, axes: Mapping[str, Mapping[int, str]]) -> Iterator[FrozenPart]:
+        """All axes longer, and each of size 1: most files are deployed with a batch of 1.
+
+        Comes after the search, which names the decisions that go wrong at the sizes of the sample: sizes are not to
+        blame for those.
+        """
+        for tensors in _resize_sample(self._run.arguments.tensors, axes):
+            probe = search.run_on(tensors)
+            for part in [] if probe is None else self._compare(tensors, probe.outputs):
+                # A number is another one at most sizes, and the search has tried others of it.
+                by_value = probe is not None and probe.decision is not None and probe.decision.kind == BOOL
+                blamed = {} if by_value and not part.refused else axes
+                yield part if probe is None else FrozenPart(_explain(part, probe, blamed), part.refused)
 
     def differ(self, tensors: _Tensors) -> str:
         """How the file differs from the model on these inputs; empty if it does not."""
@@ -247,6 +256,29 @@ def _failed_check(message: str) -> OutputCheck:
 def _describe_sizes(axes: Mapping[str, Mapping[int, str]]) -> str:
     names = ", ".join(sorted({axis for by_axis in axes.values() for axis in by_axis.values()}))
     return f"the sizes it was traced with ({names})"
+
+
+def _describe_unmoved(decision: Decision) -> str:
+    number = decision.kind == NUMBER
+    return f"{decision}, and no input was found that {'takes another path there' if number else 'changes it'}"
+
+
+def _explain(part: FrozenPart, probe: ProbeInputs, axes: Mapping[str, Mapping[int, str]]) -> str:
+    """
+    axes  that are to blame; none if it is values
+    """
+    what = _describe_sizes(axes) if axes else _LIKE_SAMPLE
+    sizes = f", not for {probe.sizes}" if probe.sizes else ""
+    is_shown = probe.decision is not None and (not axes or probe.decision.kind == SIZE)
+    return f"the file is right only for {what}{sizes}: {part.message}" + (f"; {probe.decision}" if is_shown else "")
+
+
+def _resize_sample(tensors: _Tensors, axes: Mapping[str, Mapping[int, str]]) -> Iterator[_Tensors]:
+    """All open axes one longer, then each of them with size 1."""
+    sizes = label_sizes(tensors, axes)
+    if sizes:
+        yield {name: _lengthen(item, axes.get(name, {})) for name, item in tensors.items()}
+    yield from (resize(tensors, axes, label, 1) for label in sorted(sizes) if sizes[label] != 1)
 
 
 def _lengthen(tensor: torch.Tensor, axes: Mapping[int, str]) -> torch.Tensor:

@@ -113,6 +113,16 @@ def change_some(
     return changed
 
 
+def label_sizes(tensors: Tensors, axes: Mapping[str, Mapping[int, str]]) -> dict[str, int]:
+    """By name of an open axis, its size."""
+    return {
+        label: tensors[name].shape[axis]
+        for name, labels in axes.items()
+        for axis, label in labels.items()
+        if name in tensors
+    }
+
+
 def resize(tensors: Tensors, axes: Mapping[str, Mapping[int, str]], label: str, size: int) -> dict[str, torch.Tensor]:
     """Every axis of that name with another size; what is longer repeats what was there."""
     return {name: _resize_axes(tensor, axes.get(name, {}), label, size) for name, tensor in tensors.items()}

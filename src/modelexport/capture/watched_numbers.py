@@ -21,8 +21,11 @@ import torch
 class Listener(Protocol):
     """Whoever wants to know what becomes of sizes and numbers."""
 
-    def note_length(self) -> None:
+    def note_length(self, length: int) -> None:
         """A size was used in a way that does not show what it is held against."""
+
+    def note_hidden(self, value: object, *, depends: bool) -> None:
+        """The same of a number of a tensor; whether the inputs are known to go into it."""
 
     def note_size(self, comparison: str, answer: bool, sides: tuple[float, float]) -> None: ...
 
@@ -60,7 +63,11 @@ def _watch_size(size: Any) -> Any:
 def _apply(base: type, name: str, number: Any, others: tuple[object, ...]) -> Any:
     """A method of the plain number; an `int` leaves what it is to do with a `float` to the `float`."""
     kind = float if any(isinstance(other, float) for other in others) else base
-    return getattr(kind, name)(kind(number), *others)
+    return getattr(kind, name)(kind(_make_plain(number)), *others)
+
+
+def _make_plain(number: Any) -> Any:
+    return int.__int__(number) if isinstance(number, int) else float.__float__(number)
 
 
 def _compared(base: type, name: str) -> Callable[[Any, object], bool]:
@@ -82,14 +89,26 @@ def _computed(base: type, name: str) -> Callable[..., Any]:
     return answer
 
 
+def _tell_length(length: int) -> None:
+    if _Ear.listener is not None:
+        _Ear.listener.note_length(int(length))
+
+
 class WatchedSize(int):
     """A size that notes what it is compared with, and whose sums and quotients do so, too."""
 
     def __hash__(self) -> int:
         # Looked up in a table: which answer another size would get cannot be seen.
-        if _Ear.listener is not None:
-            _Ear.listener.note_length()
+        _tell_length(self)
         return int.__hash__(self)
+
+    def __float__(self) -> float:
+        _tell_length(self)
+        return float(_make_plain(self))
+
+    def __format__(self, how: str) -> str:
+        _tell_length(self)
+        return format(int(self), how)
 
     def __bool__(self) -> bool:
         listener = _Ear.listener
@@ -108,9 +127,9 @@ class WatchedRatio(float):
 
     def __int__(self) -> int:
         # `int()` insists on a plain one.
-        if _Ear.listener is not None:
-            _Ear.listener.note_length()
-        return int(float(self))
+        whole = int(float(self))
+        _tell_length(whole)
+        return whole
 
     def __reduce__(self) -> tuple[type[float], tuple[float]]:
         return float, (float(self),)
@@ -144,15 +163,18 @@ class _Watched:
 
     source: torch.Tensor | None = None
 
+    def __bool__(self) -> bool:
+        return bool(operator.ne(self, 0))
+
 
 class WatchedNumber(_Watched, float):
     def __reduce__(self) -> tuple[type[float], tuple[float]]:
-        return float, (float(self),)
+        return float, (_make_plain(self),)
 
 
 class WatchedCount(_Watched, int):
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        return int, (int(self),)
+        return int, (_make_plain(self),)
 
 
 def _source_of(value: Any) -> Any:
@@ -203,6 +225,20 @@ def _computed_number(base: type, name: str, *, reflected: bool = False) -> Calla
     return answer
 
 
+def _escaped(base: type, name: str) -> Callable[..., Any]:
+    """What gives a plain number, or a text: what becomes of it cannot be seen."""
+
+    def answer(self: Any, *others: object) -> Any:
+        result = _apply(base, name, self, others)
+        if _Ear.listener is not None and result is not NotImplemented:
+            _Ear.listener.note_hidden(result, depends=self.source is not None)
+        return result
+
+    return answer
+
+
+_ESCAPES = ("hash", "int", "float", "format", "round", "trunc", "floor", "ceil", "mod", "floordiv", "divmod", "pow")
+
 for _class, _base in ((WatchedNumber, float), (WatchedCount, int)):
     for _name in _MARGINS:
         setattr(_class, _name, _compared_number(_base, _name))
@@ -211,4 +247,5 @@ for _class, _base in ((WatchedNumber, float), (WatchedCount, int)):
         setattr(_class, f"__r{_name}__", _computed_number(_base, _name, reflected=True))
     for _name in ("neg", "abs"):
         setattr(_class, f"__{_name}__", _computed_number(_base, _name))
-    setattr(_class, "__hash__", _base.__hash__)  # noqa: B010 - a class body cannot say it for both
+    for _name in _ESCAPES:
+        setattr(_class, f"__{_name}__", _escaped(_base, f"__{_name}__"))
