@@ -207,3 +207,18 @@ def test_where_no_exporter_can_all_reasons_are_told(tmp_path: Path) -> None:
     assert "transformers exporter" in caught.value.message
     assert "torchscript exporter" in caught.value.message
     assert not list(tmp_path.iterdir())
+
+
+class Splitting(nn.Module):
+    """Cuts by a size that is an axis: onnxscript's folding of constants takes it for a number that it knows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = torch.cat([x, x + 1]).split(x.shape[0])
+        return first * second
+
+
+def test_what_torchs_optimizer_raises_is_no_fault_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(ExportFailed, match="Splitting with the dynamo exporter: its optimizer fails: ") as failed:
+        mx.export(Splitting(), tmp_path / "net.onnx", inputs=X, exporter="dynamo")
+    assert failed.value.hint == "Try --exporter torchscript, or --static."
+    mx.export(Splitting(), tmp_path / "net.onnx", inputs=X, exporter="dynamo", static=True)
