@@ -246,7 +246,7 @@ def export_failed(model: torch.nn.Module, exporter: str, error: BaseException, n
 
 @contextmanager
 def explain_optimizer(model: torch.nn.Module, exporter: str, next_step: str) -> Iterator[None]:
-    """ExportFailed for what torch's optimizer raises; errors of this package's own code inside of it stay as they are."""
+    """ExportFailed for what torch's optimizer raises; errors of our own code inside of it stay what they are."""
     try:
         yield
     except Exception as error:
