@@ -213,7 +213,7 @@ class Splitting(nn.Module):
     """Cuts by a size that is an axis: onnxscript's folding of constants takes it for a number that it knows."""
 
     def forward(self, x: Tensor) -> Tensor:
-        first, second = torch.cat([x, x + 1]).split(x.shape[0])
+        first, second = torch.cat([x, x + 1]).split(x.shape[0])  # type: ignore[no-untyped-call]
         return first * second
 
 

@@ -161,4 +161,4 @@ def test_what_this_package_raises_inside_of_torchs_optimizer_stays_a_fault_of_it
         root_cause(own_mistake)
     failing = pytest.raises(ExportFailed, match="its optimizer fails: TypeError")
     with failing, explain_optimizer(nn.ReLU(), "dynamo", "Try another."):
-        torch.zeros("none")  # type: ignore[call-overload]
+        torch.zeros("none")  # type: ignore[arg-type]
