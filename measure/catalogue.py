@@ -83,7 +83,8 @@ def load_function(name: str) -> Any:
 SECTIONS = (
     Section("coverage", "nodes by confidence, for every architecture", "measure.bench.exports:measure_coverage"),
     Section("record_size", "bytes of the embedded record", "measure.bench.exports:measure_record_size"),
-    Section("startup", "time until a command is up", "measure.bench.exports:measure_startup"),
+    Section("startup", "time until a command is up", "measure.bench.reading:measure_startup"),
+    Section("reading_time", "time of verbs that read a large file", "measure.bench.reading:measure_reading_time"),
     Section("trace_memory", "memory that recording a run takes", "measure.bench.trace_memory:measure_trace_memory"),
     Section("export_overhead", "time that tags add to an export", "measure.bench.exports:measure_export_overhead"),
     Section("deep_exports", "exports of 24 to 96 layers", "measure.bench.deep_exports:measure_deep_exports"),
@@ -189,6 +190,15 @@ MEASURES = (
         "docs/measured/branches.md",
         "nothing; prints",
         "measure.branches.branches_run:run_measure",
+        frozenset(),
+    ),
+    Measure(
+        "fleet",
+        "fleets: speed on one and two workers, seeded faults, resume of 10,000 rows, plans for many models",
+        "parts of the page (speed, faults, resume, plan) and rows of measure/corpus/models.toml",
+        "docs/scale.md",
+        "these parts, speed with these rows of the corpus",
+        "measure.fleet.fleet_run:run_measure",
         frozenset(),
     ),
     Measure(

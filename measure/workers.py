@@ -5,6 +5,9 @@ each; if it breaks down, the running task is lost and another worker goes on beh
 
     worker 1   ort:all ✓   int8 ✗ killed by SIGSEGV
     worker 2                          qdq ✓   fp16 ✓
+
+Processes and pool are those of `modelexport fleet`: a worker that ends takes all that it has started with it, and all
+workers end with the measurement.
 """
 
 from __future__ import annotations
@@ -17,8 +20,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -26,11 +28,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from measure.results import Storable, TaskFolder
+from modelexport.fleet.pool import Pool
+from modelexport.fleet.process import Cause, Limits, ProcessSpec, run_process
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "measure"
-# Seconds between two looks at the clock of a running task.
-_POLL = 0.2
 
 Result = TypeVar("Result", bound=Storable)
 
@@ -53,6 +55,10 @@ class Breakdown:
 
     cause: str
     timed_out: bool = False
+
+
+class Interrupted(RuntimeError):
+    """The measurement ends before a worker did."""
 
 
 Command = Callable[[Job, Path, Sequence[str]], Sequence[str]]
@@ -108,17 +114,12 @@ class Workers(Generic[Result]):
     folder: Path
     jobs: int = 2
     limit: float = 300
+    stop: threading.Event = field(default_factory=threading.Event, compare=False)
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Result]]]:
         """Results of each job, as they come in. A task that has a result in the folder is not run again."""
-        with ThreadPoolExecutor(self.jobs) as threads:
-            waiting = {threads.submit(self.run_job, job): job for job in jobs}
-            try:
-                for ended in as_completed(waiting):
-                    yield waiting[ended], ended.result()
-            finally:
-                # After an interrupt nothing new is started.
-                threads.shutdown(wait=False, cancel_futures=True)
+        with Pool[Job, list[Result]](self.jobs, self.stop) as pool:
+            yield from pool.run(jobs, self.run_job)
 
     def run_job(self, job: Job) -> list[Result]:
         folder = TaskFolder(self.folder / "-".join(job.subject))
@@ -142,29 +143,19 @@ class Workers(Generic[Result]):
         if self.measurement.accountable:
             folder.mark_running(tasks[0])
         log = folder.path / "log.txt"
-        with log.open("wb") as output:
-            said = None if self.measurement.timed else output
-            worker = subprocess.Popen(
-                command, cwd=ROOT, env=self._environment(), stdin=subprocess.DEVNULL, stdout=said, stderr=said
-            )
-            code = self._wait(worker, folder, tasks)
-        if code == 0:
+        said = None if self.measurement.timed else log
+        log.write_bytes(b"")
+        spec = ProcessSpec(tuple(command), ROOT, self._environment(), said, said)
+        # A tool may hang in C, where only a signal ends it.
+        ended = run_process(spec, Limits(), self.stop, lambda: folder.seconds_running(tasks) > self.limit)
+        if ended.cause is Cause.TIMED_OUT:
+            return Breakdown("took too long", timed_out=True)
+        if ended.cause is Cause.STOPPED:
+            raise Interrupted(job.label)
+        if ended.code == 0:
             folder.clear_running(tasks[0])
             return None
-        return Breakdown("took too long", timed_out=True) if code is None else Breakdown(find_cause(code, log))
-
-    def _wait(self, worker: subprocess.Popen[bytes], folder: TaskFolder, tasks: Sequence[str]) -> int | None:
-        """The exit code, None if a task had to be cut off. A tool may hang in C, where only a signal ends it."""
-        try:
-            while folder.seconds_running(tasks) <= self.limit:
-                try:
-                    return worker.wait(_POLL)
-                except subprocess.TimeoutExpired:
-                    continue
-            return None
-        finally:
-            worker.kill()
-            worker.wait()
+        return Breakdown(find_cause(ended.code, log))
 
     def _environment(self) -> dict[str, str]:
         """Nothing from the network; one thread for each worker, since there are as many workers as cores."""

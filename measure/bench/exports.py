@@ -1,10 +1,9 @@
-"""Exports: nodes by confidence, the cost of tags in time and in bytes, and the time until a command is up."""
+"""Exports: nodes by confidence, and the cost of tags in time and in bytes."""
 
 from __future__ import annotations
 
 import gc
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -149,7 +148,7 @@ def _seconds_of_export(
 
 _RECORD_SIZE_TEXT = """\
 The embedded record alone (`--embed lean`) against the graph without weights and exporter metadata: 12-layer BERT."""
-SHARE_LIMIT = 0.20
+SHARE_LIMIT = 0.10
 
 
 def measure_record_size() -> Table:
@@ -189,35 +188,3 @@ def _graph_and_record_bytes(model: object, inputs: object, exporter: str) -> tup
         for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data"):
             tensor.ClearField(field)
     return proto.ByteSize() - size, size
-
-
-_STARTUP_TEXT = """\
-Time until a command is up, against `python -c "import onnx"`: medians, alternating."""
-STARTUP_LIMIT = 2.0
-
-
-def measure_startup(runs: int = 15) -> Table:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "bert.onnx"
-        mx.export(build("bert"), path, exporter="torchscript", no_check=True)
-        commands = {
-            'python -c "import onnx"': ["-c", "import onnx"],
-            "modelexport --help": ["-m", "modelexport", "--help"],
-            "modelexport analyze FILE": ["-m", "modelexport", "analyze", str(path)],
-            "modelexport validate FILE": ["-m", "modelexport", "validate", str(path)],
-        }
-        times: dict[str, list[float]] = {name: [] for name in commands}
-        for _ in range(runs):
-            for name, command in commands.items():
-                times[name].append(_seconds_of_command(command))
-    base = statistics.median(times['python -c "import onnx"'])
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    rows = tuple((f"`{name}`", f"{value:.3f}", f"{value / base:.2f}") for name, value in medians.items())
-    text = f"{_STARTUP_TEXT}\nThe limit is {STARTUP_LIMIT:g} times."
-    return Table("Start-up", text, ("command", "seconds", "ratio"), rows, max(medians.values()) / base <= STARTUP_LIMIT)
-
-
-def _seconds_of_command(command: list[str]) -> float:
-    start = time.perf_counter()
-    subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - start

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from measure.fuzzing.mutate_messages import INTEGERS, TEXTS, mutate_bytes
-from modelexport.record.packed import squeeze, unsqueeze
+from modelexport.record.packed import squeeze, squeeze_bzip2, unsqueeze, unsqueeze_bzip2
 
 _VALUES: tuple[Any, ...] = (
     None, True, False, [], {}, [[]], {"": ""}, [None], 0.5, 1e308, float("inf"), float("nan"), "\ud800",
@@ -79,14 +79,15 @@ def mutate_json_file(data: bytes, random: Random) -> bytes:
 
 
 def mutate_packed(text: str, random: Random) -> str:
-    """Decode, tamper, encode: `modelexport-record-1:…` of a record or an outline."""
+    """Decode, tamper, encode: `modelexport-record-2:…` of a record or an outline; version 1 has bzip2."""
     name, _, payload = text.partition(":")
-    content = unsqueeze(payload)
+    is_first = name.endswith("-1")
+    content = unsqueeze_bzip2(payload) if is_first else unsqueeze(payload)
     if isinstance(content, dict) and "modules" in content and random.random() < 0.15:
         content["modules"] = _unfolding_modules(random)
     else:
         content = mutate_document(content, random)
-    return f"{name}:{squeeze(content)}"
+    return f"{name}:{squeeze_bzip2(content) if is_first else squeeze(content)}"
 
 
 def _unfolding_modules(random: Random) -> dict[str, Any]:

@@ -98,7 +98,8 @@ class Truth:
         between = dict.fromkeys((*self._between(node, named), *self._between(node, named, by_name=True)))
         rates = {key: self._nearness(key, mine) for key in (*between, *self._behind(named))}
         near = [key for key, rate in rates.items() if rate >= max(rates.values()) - _NEARER]
-        if named.key in near:
+        # One that reads more than it did has taken in something, whatever its name is: a norm in a new bias.
+        if named.key in near and not (named.op_type == node.op_type and len(node.inputs) > len(named.inputs)):
             near = [key for key in between if key in near and self._before.by_key[key].op_type == node.op_type]
             near = [named.key] if named.op_type == node.op_type else [named.key, *near]
         return tuple(map(self._before.by_key.__getitem__, sorted(near, key=rates.__getitem__, reverse=True)))
@@ -202,10 +203,13 @@ class Truth:
         return self._possible[node.key] or (() if hands_on else tuple(self._made_in(range_, node.key)))
 
     def _ends(self, node: Node, range_: Collection[str]) -> tuple[Node, ...]:
-        """Nodes before that may have made what a node makes: a Split makes what several made, each under its name."""
-        made = self._makers(node, range_)
-        others = (self._before.producers.get(self._name(value)) for value in node.outputs[1:] if made)
-        return (*made, *(other for other in others if other is not None and other not in made))
+        """Nodes before that may have made what a node makes: a Split makes what several made, by name or by numbers."""
+        made = list(self._makers(node, range_))
+        for value in node.outputs[1:] if made else ():
+            named = self._before.producers.get(self._name(value))
+            others = self._made_in(range_, value) if named is None else [named]
+            made += (other for other in others if other not in made)
+        return tuple(made)
 
     def _known_below(self, node: Node, range_: Collection[str]) -> list[Node]:
         """The nearest nodes below one that made known values; none if one of its values is not followed."""
@@ -288,11 +292,13 @@ class Truth:
         before, after = (self._before.computed, self._after.computed) if on_data else self._varying
 
         find = self._named if by_name else self._known
+        # What has become a constant under its own name is not computed here.
+        constants = {self._name(value) for value in node.inputs if value not in after}
         known = [find(value) for value in node.inputs if value in after]
+        known = [{value for value in each if not self._is_added(value, constants)} or each for each in known]
         if not all(known):
             return []
-        # What has become a constant under its own name is not computed here.
-        read = {self._name(value) for value in node.inputs if value not in after}.union(*known)
+        read = constants.union(*known)
         # What made the same as one of these may have been merged with it.
         same = {self._numbers(value) for value in read} - {None}
         computing: dict[str, None] = {}
@@ -303,11 +309,20 @@ class Truth:
                 continue
             computing[source.key] = None
             above = [value for value in source.inputs if value in before and value not in read]
-            above = [value for value in above if self._numbers(value) not in same]
+            above = [value for value in above if self._numbers(value) not in same or self._is_added(value, constants)]
             if len(computing) > _LARGEST or any(value not in self._before.producers for value in above):
                 return []  # the tool computes it from something else
             waiting += (self._before.producers[value] for value in above)
         return list(computing)
+
+    def _is_added(self, value: str, constants: Collection[str]) -> bool:
+        """Whether a constant that is still read made a value from its equal: a bias of zero that is in a BiasGelu."""
+        maker = self._before.producers.get(value)
+        if maker is None or maker.key != value or not self._is_idle(value):
+            return False
+        makers = map(self._before.producers.get, maker.inputs)
+        copied = (each.inputs[0] for each in makers if each is not None and is_passing(each))
+        return not set(constants).isdisjoint((*maker.inputs, *copied))
 
     def _merged(self, key: str) -> Iterator[str]:
         """Nodes that made the same as another in the same way, and whose names are gone."""

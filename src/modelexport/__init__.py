@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from modelexport.api.diff import diff as diff
     from modelexport.api.export import export as export
     from modelexport.api.extract import extract as extract
+    from modelexport.api.fleet import FleetOptions as FleetOptions
+    from modelexport.api.fleet import fleet as fleet
     from modelexport.api.fold import flatten as flatten
     from modelexport.api.fold import fold as fold
     from modelexport.api.fold import strip as strip
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from modelexport.record.results.files import FoldResult as FoldResult
     from modelexport.record.results.files import QuantizeResult as QuantizeResult
     from modelexport.record.results.files import RelinkResult as RelinkResult
+    from modelexport.record.results.fleet import FleetResult as FleetResult
     from modelexport.record.results.package_profile import PackageProfile as PackageProfile
     from modelexport.record.results.package_verification import PackageVerification as PackageVerification
     from modelexport.record.results.verification import Difference as Difference
@@ -92,6 +95,7 @@ _NAMES_BY_MODULE = {
     "api.diff": "diff",
     "api.export": "export",
     "api.extract": "extract",
+    "api.fleet": "FleetOptions fleet",
     "api.fold": "flatten fold strip",
     "api.mission": "HierarchyExporter SemanticMapper SemanticQueryInterface UniversalHierarchyExporter "
     "export_hf_model_with_semantics",
@@ -114,6 +118,7 @@ _NAMES_BY_MODULE = {
     "record.results.cost": "Cost",
     "record.results.diff": "Diff",
     "record.results.files": "ExportResult Extraction FlattenResult FoldResult QuantizeResult RelinkResult",
+    "record.results.fleet": "FleetResult",
     "record.results.package_profile": "PackageProfile",
     "record.results.package_verification": "PackageVerification",
     "record.results.verification": "Difference Fault Verdict Verification",

@@ -21,6 +21,8 @@
         ├── CutImpossible                  a module that cannot be cut out of its file
         ├── SelectionInexpressible         nodes that a tool cannot be told about
         ├── TargetUnsuitable               a consumer of packages that cannot run the model
+        ├── FleetInvalid                   a file of models that cannot be understood
+        ├── ClusterUnusable                a cluster that cannot be reached, or went away
         └── ExtraMissing                   an optional dependency is not installed, or cannot be imported
 
 A finding (a numeric mismatch, an unattributed node, an invalid tag) is a result and never an error; commands
@@ -36,8 +38,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Known names in a message.
 _SHOWN = 16
@@ -153,6 +157,14 @@ class SelectionInexpressible(UserError):
 
 
 class TargetUnsuitable(UserError):
+    pass
+
+
+class FleetInvalid(UserError):
+    pass
+
+
+class ClusterUnusable(UserError):
     pass
 
 

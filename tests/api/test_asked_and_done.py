@@ -141,6 +141,15 @@ class TestQuantize:
         alone = mx.quantize(products, tmp_path / "q.onnx", include="tensor=t & op=MatMul")
         assert [item.asked for item in alone.unmet] == ["int8", "--include tensor=t & op=MatMul"]
 
+    def test_a_part_that_no_quantizer_takes_is_told_of(self, products: Path, tmp_path: Path) -> None:
+        result = mx.quantize(products, tmp_path / "q.onnx", include="tensor=w | op=Squeeze")
+        assert result.ok
+        assert any(
+            note.startswith("--include tensor=w | op=Squeeze: 1 of 2 nodes were quantized, not: Squeeze 1")
+            for note in result.notes
+        ), result.notes
+        assert not any("were quantized" in note for note in mx.quantize(products, tmp_path / "r.onnx").notes)
+
     def test_operators_of_which_none_was_quantized(self, products: Path, tmp_path: Path) -> None:
         result = mx.quantize(products, tmp_path / "q.onnx", op_types=["MatMul", "Transpose"])
         assert [item.asked for item in result.unmet] in ([], ["--op-types Transpose"])
@@ -171,7 +180,8 @@ class TestQuantize:
         assert note.startswith("80% of the weights, in bytes, stayed in float and were not excluded: 1 that Slice read")
         assert "1 with more than two axes (experts)" in note
         assert result.ok
-        assert not mx.quantize(products, tmp_path / "q.onnx", exclude="op=Slice", include="op=MatMul").notes[1:]
+        asked = mx.quantize(products, tmp_path / "q.onnx", exclude="op=Slice", include="op=MatMul")
+        assert not any("stayed in float" in note for note in asked.notes)
 
     def test_another_file_than_was_asked_for(self, products: Path, tmp_path: Path) -> None:
         """As if the quantizer had not listened: the file is held against requests that it was not made by."""

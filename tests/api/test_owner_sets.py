@@ -104,10 +104,17 @@ def _distances(x: Tensor) -> Tensor:
     return places[:, None] - places[None, :]
 
 
+def _gate(x: Tensor, weight: Tensor) -> Tensor:
+    if bool(x.sum() > 0):
+        return torch.tanh(x @ weight)
+    return x @ weight.t()
+
+
 with warnings.catch_warnings():
     # torch is about to drop scripts; models that have some are exported all the same.
     warnings.simplefilter("ignore", DeprecationWarning)
     distances_of = torch.jit.script(_distances)
+    gate_of = torch.jit.script(_gate)
 
 
 class _Biased(nn.Module):
@@ -173,3 +180,37 @@ def test_calls_that_scopes_leave_open_are_told_by_values(tmp_path: Path) -> None
     exported = Exported(Called(), tmp_path, "dynamo")
     products = [node.key for node in exported.graph.nodes if node.op_type == "Gemm"]
     assert [str(exported.answers[key].ancestor) for key in products] == ["a#1", "a#2"]
+
+
+class _Gate(nn.Module):
+    """Reads the weight of a module that never runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = gate_of(x, self.step.weight)
+        return made
+
+
+class GatedByWeight(Network):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.gate = _Gate()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gate(self.fc(x))
+
+    def example(self) -> tuple[Tensor, ...]:
+        return (torch.linspace(-1, 1, 64).reshape(16, 4),)
+
+
+def test_who_branches_asks_and_does_the_work_whosever_weight_it_reads(tmp_path: Path) -> None:
+    exported = Exported(GatedByWeight(), tmp_path, "torchscript")
+    graph, answers = exported.graph, exported.answers
+    assert exported.modules_of("ReduceSum", "Greater", "If") == [{"gate"}] * 3
+    products = [node.key for node in graph.nodes if node.op_type == "MatMul" and node.graph != MAIN]
+    assert len(products) == 2
+    assert {str(answers[key].ancestor) for key in products} == {"gate"}

@@ -163,3 +163,36 @@ def test_a_changed_norm_is_the_only_one_that_is_open(opset: int, tmp_path: Path)
     assert not verification.proof.contradicted
     assert modules_of(nodes, Verdict.NOT_PROVABLE) <= {"layers.0.1"}
     assert {"layers.1.0", "layers.1.1", "layers.2.2"} <= modules_of(nodes, Verdict.PROVED, Verdict.ENCLOSED)
+
+
+class Parallel(nn.Module):
+    """Two branches of the same work: nothing but its place tells what one of them should have made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        self.right = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.left(x) + self.right(x)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_wrong_values_that_could_be_either_of_two_contradict_nobody(turned: bool, tmp_path: Path) -> None:
+    """The file has other weights. Which of its branches is which is not told by the order of nodes, or guessed."""
+    torch.manual_seed(0)
+    path = tmp_path / "m.onnx"
+    mx.export(Parallel().eval(), path, inputs=X, exporter="dynamo", no_check=True)
+    proto = onnx.load(path)
+    *branches, last = proto.graph.node
+    half = len(branches) // 2
+    del proto.graph.node[:]
+    proto.graph.node.extend([*branches[half:], *branches[:half], last] if turned else [*branches, last])
+    onnx.save(proto, path)
+    torch.manual_seed(1)
+    verification = mx.verify(path, Parallel().eval(), inputs=X)
+    assert not verification.numbers_agree
+    assert verification.proof is not None
+    assert not verification.proof.contradicted
+    activations = [node for node in verification.proof.nodes if node.op_type == "Relu"]
+    assert [node.verdict for node in activations] == [Verdict.NOT_PROVABLE] * 2

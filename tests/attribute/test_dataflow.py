@@ -79,6 +79,23 @@ def conditional(then_branch: onnx.GraphProto) -> onnx.NodeProto:
     return node("If", "c", "y", then_branch=then_branch)
 
 
+def test_what_only_decides_which_body_runs_belongs_to_who_runs_it() -> None:
+    bodies = {name: body(node("Identity", "h", name), outputs=name) for name in ("then_branch", "else_branch")}
+    asked = (node("Relu", "x", "h"), node("ReduceSum", "h", "s"), node("Greater", "s z", "c"))
+    branching = node("If", "c", "y", then_branch=bodies["then_branch"], else_branch=bodies["else_branch"])
+    made = graph(*asked, branching, inputs="x z")
+    found = claim_by_dataflow(made, NET, {"h": claim("b"), "y": claim("a.p")}, "s")
+    assert {key: owners(found)[key] for key in ("s", "c")} == {"s": ("a.p",), "c": ("a.p",)}
+    assert str(found["s"].evidence[0]) == "dataflow:made for"
+
+
+def test_what_is_also_read_as_data_lies_between() -> None:
+    branch = body(node("Identity", "s", "t"), outputs="t")
+    asked = (node("Relu", "x", "h"), node("ReduceSum", "h", "s"), node("Greater", "s z", "c"))
+    made = graph(*asked, node("If", "c", "y", then_branch=branch), inputs="x z")
+    assert inferred(made, {"h": claim("b"), "y": claim("a.p")})["s"] == ("",)
+
+
 def test_a_body_that_nothing_names_belongs_to_the_node_that_holds_it() -> None:
     inside = body(
         node("Constant", "", "t", value_float=1.0), node("Constant", "", "unused", value_float=1.0), outputs="t"

@@ -50,7 +50,9 @@ def test_readers_are_paired_with_calls_parameter_by_parameter() -> None:
 
 def test_a_module_that_was_not_seen_running_owns_what_reads_its_weight() -> None:
     silent = tree({"": "Net", "a": "Linear"}, "")
-    assert owners(claim_parameter_readers(silent, graph(node("MatMul", "x a.weight", "y")).nodes, "s")) == {"y": ("a",)}
+    found = claim_parameter_readers(silent, graph(node("MatMul", "x a.weight", "y")).nodes, "s")
+    assert owners(found) == {"y": ("a",)}
+    assert found["y"].confidence is Confidence.INFERRED
 
 
 def test_a_weight_in_a_body_is_known_by_its_own_name() -> None:

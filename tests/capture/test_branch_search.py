@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -58,7 +59,43 @@ def search(decide: object, x: Tensor = X, mask: Tensor | None = None, *, open_ba
     return [int(probe.outputs["output"]) for probe in found.probes()]
 
 
+class Choosing(nn.Module):
+    """Two layers that call the same functions. What numpy computes with, and compares, cannot be seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.high, self.low = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = self.high if x.detach().numpy().sum() > -3 else self.low
+        made: Tensor = chosen(x)
+        return made
+
+
 # decisions
+
+
+def test_another_module_is_another_path_whatever_it_calls() -> None:
+    net = Choosing()
+    assert path_of(net, X).functions == path_of(net, X + 1).functions
+    assert path_of(net, X).functions != path_of(net, X - 1).functions
+
+
+def test_modules_that_numpy_chooses_are_both_found() -> None:
+    """Without what was detached, nothing shows that x decides, and only a few variations of it are tried."""
+    torch.manual_seed(0)
+    sample = torch.randn(2, 5, 4) + 0.05
+    probes = BranchSearch(Run(Choosing(), CallArguments({"x": sample})), {}).probes()
+    assert any(float(probe.tensors["x"].sum()) < -3 for probe in probes)
+
+
+def test_where_of_a_mask_alone_counts_like_nonzero() -> None:
+    assert 1 in search(lambda x, _: torch.where(x > 0)[0].shape[0] < 3)
+
+
+@pytest.mark.parametrize("cut", [lambda x: x.detach(), lambda x: x.data])
+def test_gradients_lead_through_what_was_detached(cut: Callable[[Tensor], Tensor]) -> None:
+    assert 1 in search(lambda x, _: cut(x)[0, 1] > 30 and cut(x)[0, 2] < -30)
 
 
 def test_values_that_leave_a_tensor_are_decisions() -> None:

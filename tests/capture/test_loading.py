@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import random
 import re
 import shutil
@@ -488,3 +489,11 @@ def test_callables_that_cannot_be_used(nets: str) -> None:
 def test_a_module_that_lacks_a_dependency_is_not_called_missing(nets: str, tmp_path: Path) -> None:
     (tmp_path / "missing_neighbour_or_not.py").unlink()
     assert "Install 'missing_neighbour_or_not'" in refusal(f"{nets}:Net", ModelUnloadable)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_configuration_that_is_no_regular_file_is_named(tmp_path: Path) -> None:
+    """It must not be said that it is missing, and not be waited for."""
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(ModelNotFound, match=r"cannot read .*config\.json.*: it is not a regular file"):
+        pretrained.open_checkpoint(tmp_path, allow_pickle=False)

@@ -56,12 +56,6 @@ class TestWrong:
             check(model(wrong))
         assert message in caught.value.message
 
-    @pytest.mark.parametrize("inputs", ["", "i"])
-    def test_a_body_of_a_loop_without_counter_or_condition(self, inputs: str) -> None:
-        inner = body(node("Not", "c", "t"), inputs=inputs, outputs="t")
-        with pytest.raises(FileUnreadable, match=r"has a body with . inputs and 1 outputs, and it takes 2 at least"):
-            check(model(node("Loop", "n c", "y", body=inner)))
-
     def test_in_a_body(self) -> None:
         inner = body(node("Mul", "x", "t"), outputs="t")
         with pytest.raises(FileUnreadable, match=r"the Mul that makes 'y\|then_branch\|t' has 1 input"):

@@ -50,6 +50,26 @@ def test_a_header_alone_and_an_empty_tensor_have_none() -> None:
     assert faults_of(model(node("Neg", "x", "y"), weights=[header, empty])) == []
 
 
+@pytest.mark.parametrize("inputs", ["", "i"])
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_loop_whose_body_has_no_counter_or_condition(inputs: str, is_inside: bool) -> None:
+    loop = node("Loop", "n c", "y", body=body(node("Not", "c", "t"), inputs=inputs, outputs="t"))
+    proto = model(node("If", "c", "z", then_branch=body(loop, outputs="y")) if is_inside else loop)
+    (fault,) = faults_of(proto)
+    assert "and 1 outputs, and it takes 2 at least and makes 1 at least" in fault
+    loop.domain = "com.example"  # of which nobody knows what its body takes
+    assert not faults_of(model(loop))
+
+
+def test_a_scan_that_says_something_else_than_how_many_inputs_it_scans() -> None:
+    inner = body(node("Neg", "row", "t"), inputs="row", outputs="t")
+    assert not faults_of(model(node("Scan", "x", "y", body=inner, num_scan_inputs=1, scan_input_axes=[0])))
+    (count,) = faults_of(model(node("Scan", "x", "y", body=inner, num_scan_inputs=[1])))
+    assert count == "the attribute num_scan_inputs of the Scan '' is not a whole number"
+    (axes,) = faults_of(model(node("Scan", "x", "y", body=inner, num_scan_inputs=1, scan_output_axes=0)))
+    assert axes == "the attribute scan_output_axes of the Scan '' is not a list of whole numbers"
+
+
 @pytest.mark.parametrize("make", MALFORMED.values(), ids=MALFORMED)
 def test_malformed_parts_are_named(make: Make, tmp_path: Path) -> None:
     (tmp_path / "a.onnx").write_bytes(make().SerializeToString())

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import base64
-import bz2
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,11 +14,20 @@ from tests.support.building import model, node, provenance, provenances, to_docu
 
 from modelexport.errors import RecordUnreadable
 from modelexport.record import limits
-from modelexport.record.document import from_document
-from modelexport.record.packed import pack, unpack
-from modelexport.record.provenance import SCHEMA_VERSION, Provenance
+from modelexport.record.document import from_document, policy_out
+from modelexport.record.packed import (
+    PACKED_VERSION,
+    pack,
+    squeeze,
+    squeeze_bytes,
+    squeeze_bzip2,
+    unpack,
+    unsqueeze,
+)
+from modelexport.record.provenance import NodeEntry, Provenance
+from modelexport.record.tags import TagPolicy
 
-NAME = f"modelexport-record-{SCHEMA_VERSION}:"
+NAME = f"modelexport-record-{PACKED_VERSION}:"
 NET = tree({"": "Net", "enc": "Encoder", "enc.fc": "Linear"}, "", "enc", "enc.fc", "enc.fc")
 SMALL = provenance(
     model(node("MatMul", "x w", "h", "mm"), node("Relu", "h", "y")),
@@ -28,14 +35,28 @@ SMALL = provenance(
     {"h": ["enc.fc#1"], "y": ["enc.fc", "enc.fc#1"]},
 )
 
+# The same, packed by the last version that wrote version 1.
+FIRST = (
+    "modelexport-record-1:LRx4!F+o`-Q(1-n#9{ye?%#kw01yX!5E7>l3cv5(`al9V1jVZaq|!9WPh>QkRC+)jq3U{#loFZ{l>Je"
+    "Y)Y?N6A)v^5K)?e=hKwU7gGQPI1e%c%q}ZZ1r?pQZ41++-j<Q&OJkKU^H?|YKK9Tt@euXDF_oz^a>aocd-&n;{78MtNt)k<)jWvq"
+    "~Kflg7>dXV+GANGbDgO`^VMS1-h6;KZ1oo)1k&IY_DHef2dIwHSrcpwr!s3Y$SYejob@<vAQ|1g5HaeH+-83p-e2OT{%porA&yLD"
+    "B;lgklL}gR5cO5vKcNs9~XIPh~b##<9QjngBL_@{PS8SOk3m6YIv|(Jd7}p+(0>7fqW^Hh*QLaAR;BalKIX3HW@)1cjQv%D;gMJd"
+    "iJ@o3Tv&7aYrb&YaXeh#o6j^rSdKY$#I$v<-{K7*ymF_SVE@{PNla^zuDpkIS*|Poe5+qtOmya{A(w)yF_L77b4U&bu(~Hcc!&k#"
+    "d9V9MhyEUQ4!i`#Pp+?)@!`g2$HY-C;X{_5WCw=jn76+gey9sxW8s*!0pm9eUv?5mPxeY0Trmepp(o)Q=wgGXj4%(cpLRL|oa<Ow"
+    "MNS-CL<WYt){h^GoTM`LO#jS|PLS(V}X;9L^!jeL+m^$2tOqQE|exbO$ay5U&+>uTcBq4vX7=Q"
+)
+
 
 def wrap(text: bytes) -> str:
-    return NAME + base64.b85encode(bz2.compress(text)).decode()
+    return NAME + squeeze_bytes(text)
+
+
+def rewrap(record: dict[str, Any]) -> str:
+    return NAME + squeeze(record)
 
 
 def folded(value: Provenance) -> dict[str, Any]:
-    payload = base64.b85decode(pack(value).removeprefix(NAME))
-    found: dict[str, Any] = json.loads(bz2.decompress(payload))
+    found: dict[str, Any] = unsqueeze(pack(value).removeprefix(NAME))
     return found
 
 
@@ -52,7 +73,42 @@ def test_what_went_through_a_call_reads_back_and_may_be_missing() -> None:
     assert [site.through for site in from_document(to_document(value)).hierarchy.calls] == through
     older = folded(value)
     del older["through"]
-    assert unpack(wrap(json.dumps(older).encode())) == value
+    assert unpack(rewrap(older)) == value
+
+
+def test_a_record_of_version_1_reads_back() -> None:
+    """Whole names, no steps, bzip2: as they were written until then."""
+    assert unpack(FIRST) == SMALL
+    older = {**folded(SMALL), "names": [entry.name for entry in SMALL.nodes.values()]}
+    del older["named_by_key"]
+    assert unpack(f"modelexport-record-1:{squeeze_bzip2(older)}") == SMALL
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("node_h", "h"), ("/fc/Gemm", "/fc/Gemm_output_0"), ("h", "h"), ("", "h"), ("\0h", "h"), ("\1", "h")],
+)
+def test_names_read_back_whatever_they_have_in_common_with_keys(name: str, key: str) -> None:
+    value = replace(SMALL, nodes={key: NodeEntry(key, name, "Relu", SMALL.attribution("h"))})
+    assert unpack(pack(value)).nodes[key].name == name
+
+
+def test_a_default_policy_is_that_of_the_version() -> None:
+    """Whoever changes a default here makes records of version 2 say something else: raise `PACKED_VERSION`."""
+    assert folded(SMALL)["policy"] == {}
+    assert policy_out(TagPolicy()) == {
+        "scope": "any",
+        "torch_nn": "exceptions",
+        "torch_nn_exceptions": (
+            *("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "LayerNorm", "GroupNorm"),
+            *("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "Embedding"),
+        ),
+        "keep": (),
+        "drop": (),
+    }
+    other = replace(SMALL, policy=TagPolicy(keep=("Linear",)))
+    assert folded(other)["policy"] == {"keep": ["Linear"]}
+    assert unpack(pack(other)) == other
 
 
 def test_packing_is_repeatable_text() -> None:
@@ -153,7 +209,7 @@ def test_a_record_that_contradicts_itself_is_refused(damage: Callable[[dict[str,
     record = folded(SMALL)
     damage(record)
     with pytest.raises(RecordUnreadable):
-        unpack(wrap(json.dumps(record).encode()))
+        unpack(rewrap(record))
 
 
 @given(st.data())
@@ -161,7 +217,7 @@ def test_whatever_is_damaged_nothing_else_is_raised(data: st.DataObject) -> None
     record = folded(SMALL)
     damage_value(record, data)
     try:
-        found = unpack(wrap(json.dumps(record).encode()))
+        found = unpack(rewrap(record))
     except RecordUnreadable:
         return
     # What was read can be used: tagged and written again.

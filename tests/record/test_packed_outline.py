@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import base64
-import bz2
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -21,9 +18,10 @@ from modelexport.graph.index import index_model
 from modelexport.graph.outline import graph_of, outlined
 from modelexport.record import limits
 from modelexport.record.outline import PLACES, Outline, Sketch, pack_outline, unpack_outline
+from modelexport.record.packed import squeeze, squeeze_bytes, unsqueeze
 from modelexport.record.provenance import Provenance
 
-NAME = "modelexport-outline-1:"
+NAME = "modelexport-outline-2:"
 NET = tree({"": "Net"})
 SKETCH = Sketch((64, 64), 0.5, 1.0, tuple(range(PLACES)))
 
@@ -54,14 +52,31 @@ SMALL = branching()
 RECORD = record_of(SMALL)
 PACKED = pack_outline(outline_of(SMALL), RECORD)
 
+# The same, packed by the last version that wrote version 1.
+FIRST = (
+    "modelexport-outline-1:LRx4!F+o`-Q(3|$KJfqnO`m`gCVwyp0)Ps>@7{kf0d1vVB{fe|CaL;U%?&8gwKM?2dV^E-2?ziNgK7"
+    "W(BuFNy;*5rYqXvK`X2R8R+t7WyHovMZGDcJB_`_O~<oBfgI9c`2D&hlSng|<XL@*%IYc?3P*tf(mXZwbea8$2b$t6K8f^jEwMB-"
+    "2x%AML3mw-keFtdcvHVL+w+|x_Rq8g(N1`#ci2Pji4&)OA>iq9g%iIqUN7#Eo(R>lLmB*P&xdaDK*u`oG|$WF$I)b31mY^|jnoFk"
+    "N(x2m1Q6{BBUvP8Rq$zEb$=os4FW<!7wdoi@TQyiMnZ)6N@Uvn7jL-e>E)n4&;y(BFoNE0m0i0>^0O0t6{wb1r*xq||YA}3T+E1P"
+    "mILS}AFJhgWSEeR4=I^e})rJ{ppp!bM@GYcqPse}b92JWfP04t(mEycbK&Cl_7BvXY63?gIi5C"
+)
+
 
 def wrap(text: bytes) -> str:
-    return NAME + base64.b85encode(bz2.compress(text)).decode()
+    return NAME + squeeze_bytes(text)
+
+
+def rewrap(outline: dict[str, Any]) -> str:
+    return NAME + squeeze(outline)
 
 
 def folded() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(bz2.decompress(base64.b85decode(PACKED.removeprefix(NAME))))
+    found: dict[str, Any] = unsqueeze(PACKED.removeprefix(NAME))
     return found
+
+
+def test_an_outline_of_version_1_reads_back() -> None:
+    assert unpack_outline(FIRST, RECORD) == unpack_outline(PACKED, RECORD) == outline_of(SMALL)
 
 
 @given(models(), st.booleans())
@@ -107,7 +122,7 @@ def test_layers_that_repeat_take_next_to_nothing() -> None:
     assert len(pack_outline(outline, record_of(long))) < len(layers)
 
 
-@pytest.mark.parametrize("version", ["2", "99", "9" * 5000, "", "x"])
+@pytest.mark.parametrize("version", ["3", "99", "9" * 5000, "", "x"])
 def test_another_schema_says_so(version: str) -> None:
     with pytest.raises(RecordUnreadable, match="another version") as caught:
         unpack_outline(PACKED.replace(NAME, f"modelexport-outline-{version}:"), RECORD)
@@ -196,7 +211,7 @@ def test_an_outline_that_contradicts_itself_is_refused(damage: Callable[[dict[st
     outline = folded()
     damage(outline)
     with pytest.raises(RecordUnreadable, match="damaged"):
-        unpack_outline(wrap(json.dumps(outline).encode()), RECORD)
+        unpack_outline(rewrap(outline), RECORD)
 
 
 def test_the_outline_of_another_record_is_refused() -> None:
@@ -210,7 +225,7 @@ def test_whatever_is_damaged_nothing_else_is_raised(data: st.DataObject) -> None
     outline = folded()
     damage_value(outline, data)
     try:
-        found = unpack_outline(wrap(json.dumps(outline).encode()), RECORD)
+        found = unpack_outline(rewrap(outline), RECORD)
     except RecordUnreadable:
         return
     # What was read can be used: as a graph, and written again.

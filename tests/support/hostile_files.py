@@ -18,8 +18,8 @@ from tests.support.building import body, model, module, node, provenance, run, w
 from modelexport.graph.file.metadata import embed_record
 from modelexport.graph.index import index_model
 from modelexport.record.hierarchy import Hierarchy, Module
-from modelexport.record.packed import squeeze
-from modelexport.record.provenance import SCHEMA_VERSION, Origin
+from modelexport.record.packed import PACKED_VERSION, squeeze
+from modelexport.record.provenance import Origin
 
 Make = Callable[[], onnx.ModelProto]
 LONG = "N" * 1_000_000
@@ -192,7 +192,7 @@ def with_record(content: dict[str, Any]) -> onnx.ModelProto:
     proto = tagged()
     for entry in proto.metadata_props:
         if entry.key.endswith(".record"):
-            entry.value = f"modelexport-record-{SCHEMA_VERSION}:{squeeze(content)}"
+            entry.value = f"modelexport-record-{PACKED_VERSION}:{squeeze(content)}"
     return proto
 
 

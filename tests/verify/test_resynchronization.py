@@ -53,6 +53,11 @@ class FileRun:
         return {exchange.name for exchange in self.resynchronizer.confirmed}
 
     @property
+    def ambiguous(self) -> list[str]:
+        names = list(self.story.arrays)
+        return sorted(f"{item.name}: {names[item.number or 0]}" for item in self.resynchronizer.ambiguous)
+
+    @property
     def unconfirmed(self) -> list[str]:
         return [exchange.name for exchange in self.resynchronizer.unconfirmed]
 
@@ -159,6 +164,58 @@ def test_an_operator_on_two_wrong_values_confirms_both() -> None:
     assert run.choose(h=OFF, g=WORSE, y=OTHER) == "h: h"
     assert run.exchange("h", "h").choose(g=WORSE, y=OTHER) == "g: g"
     assert run.exchange("g", "g").see(y=Y).confirmed == {"h", "g"}
+
+
+def test_what_is_behind_a_guess_holds_what_was_guessed() -> None:
+    proto = model(node("Cos", "x", "h"), node("Relu", "h", "g"), node("Tan", "g", "y"))
+    positive = np.abs(H)
+    story = Story(x=X).op("a", "x", h=positive).op("b", "h", y=Y)
+    run = FileRun(proto, story).see(x=X).exchange("h", "h").see(g=positive, y=OTHER)
+    assert run.resynchronizer.doubtful == {"h", "g", "y"}
+    assert run.resynchronizer.known == 1
+    assert run.see(y=Y).resynchronizer.doubtful == set()
+    assert run.resynchronizer.known == 4
+
+
+BRANCHES = model(
+    node("Sin", "x", "h"), node("Cos", "x", "g"), node("Relu", "h", "rh"), node("Relu", "g", "rg"), outputs="rh rg"
+)
+BRANCHED = Story(x=X).op("a", "x", h=H).op("b", "x", g=G)
+
+
+def test_two_missing_values_that_fit_both_may_be_exchanged() -> None:
+    run = FileRun(BRANCHES, BRANCHED).see(x=X)
+    first = run.choose(h=OFF, g=WORSE, rh=OTHER, rg=OTHER)
+    run.exchange("h", first.removeprefix("h: "))
+    assert run.ambiguous == ["h: g", "h: h"]
+    second = run.choose(g=WORSE, rh=OTHER, rg=OTHER)
+    run.exchange("g", second.removeprefix("g: "))
+    assert {first, second} == {"h: h", "g: g"}
+    assert run.ambiguous == ["h: g", "h: h"]  # g would be the only one left for the other
+
+
+def test_missing_values_that_are_known_by_their_looks_cannot_be_exchanged() -> None:
+    run = FileRun(BRANCHES, BRANCHED).see(x=X)
+    near_h, near_g = (value * np.float32(1.02) for value in (H, G))
+    assert run.choose(h=near_h, g=near_g) == "h: h"
+    assert run.exchange("h", "h").choose(g=near_g) == "g: g"
+    run.exchange("g", "g")
+    assert run.ambiguous == []
+
+
+def test_missing_values_in_a_row_cannot_be_exchanged() -> None:
+    run = FileRun(CHAIN, RUN).see(x=X)
+    assert run.choose(h=OFF, g=WORSE, y=OTHER) == "h: h"
+    run.exchange("h", "h")
+    assert run.choose(g=WORSE, y=OTHER) == "g: g"
+    assert run.exchange("g", "g").see(y=Y).ambiguous == []
+
+
+def test_what_the_file_makes_after_all_was_not_missing() -> None:
+    run = FileRun(CHAIN, RUN).see(x=X)
+    assert run.choose(h=OFF, g=WORSE, y=OTHER) == "h: h"
+    assert run.exchange("h", "h").ambiguous == ["h: g", "h: h", "h: y"]
+    assert run.see(g=G, y=Y).ambiguous == []
 
 
 def test_an_exchange_behind_which_nothing_is_cannot_be_confirmed_and_is_not_rejected() -> None:

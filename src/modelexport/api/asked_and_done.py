@@ -183,6 +183,15 @@ class QuantizationCheck:
         new = (item for name, item in self._after.graph.initializers.items() if name not in self._before.initializers)
         return any(item.dtype in NARROW and len(item.shape) == 1 and item.shape[0] > 1 for item in new)
 
+    def note_float_nodes(self) -> Iterator[str]:
+        """Of what a query includes, nodes that no quantizer took: a Tanh beside the MatMul that was meant."""
+        by_key = self._before.by_key
+        for query, keys in self._asked.include.items():
+            left = Counter(node.op_type for key in keys if not self._nodes.is_quantized(node := by_key[key]))
+            if left and left.total() < len(keys):
+                kinds = some_of([f"{op_type} {count}" for op_type, count in left.most_common()])
+                yield f"--include {query}: {len(keys) - left.total()} of {len(keys)} nodes were quantized, not: {kinds}"
+
     def note_float_weights(self) -> Iterator[str]:
         """Weights that stayed in float though nobody asked for it: experts, for instance, that no quantizer knows."""
         weights = {name: item for name, item in self._before.initializers.items() if item.dtype in FLOATS}

@@ -12,9 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from modelexport.errors import quote_argument
-from modelexport.graph.arity import ensure_arity
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
-from modelexport.graph.soundness import ensure_sound
 from modelexport.record.provenance import Origin, Provenance
 
 
@@ -28,6 +26,8 @@ def read_hierarchy(file: TaggedFile) -> Provenance:
     """What the file itself says of its modules, as a record that is stored nowhere."""
     # Only needed for a file without a record.
     from modelexport.attribute.sources.find import find_hierarchy
+    from modelexport.graph.arity import ensure_arity
+    from modelexport.graph.soundness import ensure_sound
 
     # Values that nobody makes, or a cycle: what is read from the rest would be about no model.
     ensure_sound(file.proto, file.graph, str(file.path))

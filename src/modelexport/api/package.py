@@ -16,15 +16,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modelexport.api.opening import open_file
 from modelexport.errors import UnknownName, UserError
-from modelexport.graph.file.package import explain_folder, find_file, is_package, read_package
-from modelexport.graph.file.tagged_file import TaggedFile
-from modelexport.record.package import PACKAGE_FILE, ComponentInfo, PackageInfo
-from modelexport.record.package_provenance import PackageProvenance
-from modelexport.record.provenance import Attribution, Provenance
-from modelexport.record.results.files import ExportResult
+
+# Every verb asks whether it was given a package, and most were given a file.
+if TYPE_CHECKING:
+    from modelexport.graph.file.tagged_file import TaggedFile
+    from modelexport.record.package import ComponentInfo, PackageInfo
+    from modelexport.record.package_provenance import PackageProvenance
+    from modelexport.record.provenance import Attribution, Provenance
+    from modelexport.record.results.files import ExportResult
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +48,8 @@ class Component:
     @property
     def path(self) -> Path:
         """Of the .onnx file."""
+        from modelexport.graph.file.package import find_file
+
         return find_file(self.folder, self.info.file)
 
     @cached_property
@@ -86,6 +91,9 @@ class Package:
     @property
     def files(self) -> tuple[Path, ...]:
         """All files of the package, its description first."""
+        from modelexport.graph.file.package import find_file
+        from modelexport.record.package import PACKAGE_FILE
+
         return (self.folder / PACKAGE_FILE, *(find_file(self.folder, name) for name in self.info.files))
 
     def __getitem__(self, name: str) -> Component:
@@ -109,6 +117,8 @@ class Package:
     @cached_property
     def provenance(self) -> PackageProvenance:
         """One module tree over all components, and which of them have nodes of a module."""
+        from modelexport.record.package_provenance import PackageProvenance
+
         records = {name: component.provenance for name, component in self.components.items()}
         return PackageProvenance(records, self.info.absent)
 
@@ -131,6 +141,8 @@ def open_package(folder: str | Path) -> Package:
     Sizes are looked at; `validate` also compares digests, for which it reads every file. Files beside the models
     (configuration, tokenizer) may have been edited: `validate` says so.
     """
+    from modelexport.graph.file.package import read_package
+
     path = Path(folder)
     return Package(path, read_package(path))
 
@@ -144,6 +156,10 @@ def find_package(path: str | Path | Package) -> Package | None:
     """The package in a folder, or itself; None for anything else, which is a file or an error of whoever reads it."""
     if isinstance(path, Package):
         return path
+    if not Path(path).is_dir():
+        return None
+    from modelexport.graph.file.package import is_package
+
     return open_package(path) if is_package(Path(path)) else None
 
 
@@ -154,6 +170,8 @@ def find_one_file(path: str | Path | Package | Component) -> Path:
         return Path(path)
     if len(package) == 1:
         return next(iter(package.components.values())).path
+    from modelexport.graph.file.package import explain_folder
+
     raise explain_folder(package.folder)
 
 
@@ -161,6 +179,8 @@ def refuse_for_file(file: str | Path | Package, options: str, hint: str) -> User
     """Why options about packages cannot be followed: it is one file, or a folder that is no package."""
     path = Path(file)
     if path.is_dir():
+        from modelexport.graph.file.package import explain_folder
+
         return explain_folder(path)
     return UserError(f"{path} is one file, and {options} are about packages", hint)
 

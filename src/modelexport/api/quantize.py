@@ -248,7 +248,7 @@ def _quantize_file(path: Path, request: _QuantizeRequest, target: Path, progress
     result = replace(
         result,
         relinked=replace(result.relinked, unmet=(*result.unmet, *done.find_unmet())),
-        notes=(*result.notes, *done.note_float_weights()),
+        notes=(*result.notes, *done.note_float_nodes(), *done.note_float_weights()),
     )
     if not request.report:
         return result

@@ -17,25 +17,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from modelexport.api.opening import note_source, open_file
-from modelexport.api.package import Package, find_package, find_packages
+from modelexport.api.package import find_package, find_packages
 from modelexport.errors import FileMalformed, UserError, propose_name
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged, read_sidecar
-from modelexport.inspect.analyze import Analysis, analyze_file
-from modelexport.inspect.cost.totals import count
-from modelexport.inspect.query.answer import Answer, answer_query
-from modelexport.record.package import Axis
 from modelexport.record.provenance import NodeEntry, Provenance
-from modelexport.record.results.cost import Cost
 
+# Each verb imports its own room: to import all of them takes longer than to answer about a small file.
 if TYPE_CHECKING:
+    from modelexport.api.package import Package
+    from modelexport.inspect.analyze import Analysis
     from modelexport.inspect.compare import Comparison
     from modelexport.inspect.package.analyze import PackageAnalysis
     from modelexport.inspect.package.cost import PackageCost
     from modelexport.inspect.package.pairs import PackagePair
     from modelexport.inspect.package.validate import PackageValidation
-    from modelexport.inspect.query.answer import PackageAnswer
+    from modelexport.inspect.query.answer import Answer, PackageAnswer
     from modelexport.inspect.validate import Validation
     from modelexport.record.package_provenance import PackageProvenance
+    from modelexport.record.results.cost import Cost
 
 # More than this is no size of a tensor in ONNX.
 _LARGEST = 2**63 - 1
@@ -68,6 +67,8 @@ def analyze(path: str | Path | Package, filter_tag: str | None = None) -> Analys
         from modelexport.api.package_reading import analyze_package
 
         return analyze_package(package, filter_tag)
+    from modelexport.inspect.analyze import analyze_file
+
     file = open_file(Path(path))
     return replace(analyze_file(file, filter_tag), notes=(*note_source(file), *file.key_notes))
 
@@ -96,6 +97,8 @@ def answer(source: str | Path | Provenance | Package, text: str) -> Answer | Pac
         from modelexport.api.package_reading import answer_package
 
         return answer_package(package, text)
+    from modelexport.inspect.query.answer import answer_query
+
     if isinstance(source, Provenance) or Path(source).suffix == ".json":
         return answer_query(text, source if isinstance(source, Provenance) else read_sidecar(Path(source)))
     file = open_file(Path(source))
@@ -119,6 +122,8 @@ def cost(source: str | Path | Package, at: Mapping[str, int] | None = None) -> C
         from modelexport.api.package_reading import cost_package
 
         return cost_package(package, sizes)
+    from modelexport.inspect.cost.totals import count
+
     opened = open_file(Path(source))
     counted = count(str(source), opened, opened.provenance, sizes)
     # After the count, which knows the axes of all inputs by their names.
@@ -217,6 +222,8 @@ def ensure_sizes(sizes: Mapping[str, object], least: int = 0) -> None:
 
 def _ensure_sum(sizes: Mapping[str, int]) -> None:
     """Raise UserError for a mask of another length than what is past and what is new together."""
+    from modelexport.record.package import Axis
+
     if not {Axis.PAST, Axis.SEQUENCE, Axis.TOTAL} <= sizes.keys():
         return
     past, new, total = sizes[Axis.PAST], sizes[Axis.SEQUENCE], sizes[Axis.TOTAL]

@@ -51,12 +51,13 @@ def run_resynchronized(file: TaggedFile, run: TracedRun, first: SeenRun, seed: i
             exchanging = _ExchangingRun(file, resynchronizer, spill, room)
             with suppress(RuntimeFailed):  # values that do not fit together
                 exchanging.perform(run)
-                if resynchronizer.known > most:
+                if resynchronizer.known > most and not resynchronizer.ambiguous:
                     best, most = exchanging.result(first), resynchronizer.known
             room = exchanging.room
-            if not resynchronizer.unconfirmed:
+            wrong = [*resynchronizer.unconfirmed[:1], *resynchronizer.ambiguous]
+            if not wrong:
                 break
-            rejected.add(resynchronizer.unconfirmed[0])
+            rejected.update(wrong)
     return best
 
 
@@ -96,10 +97,11 @@ class _ExchangingRun:
         pieces.run(bind_inputs(self._file.proto, run.arguments.arrays), self._see, bodies.visit, self._revise)
 
     def result(self, first: SeenRun) -> SeenRun:
-        """What was seen; a guess that nothing confirmed is none."""
+        """What was seen; a guess that nothing confirmed is none, and nothing is seen behind it."""
+        guessed = {name: first.seen[name] for name in self._resynchronizer.doubtful if name in first.seen}
         confirmed = {exchange.name for exchange in self._resynchronizer.confirmed}
         wrong = {name: sample for name, sample in self._wrong.items() if name not in confirmed}
-        seen, rounds = {**self._sampler.seen, **wrong}, tuple(self._sampler.rounds)
+        seen, rounds = {**self._sampler.seen, **guessed, **wrong}, tuple(self._sampler.rounds)
         return replace(first, seen=seen, rounds=rounds, exchanged=frozenset(confirmed))
 
     def _see(self, name: str, array: np.ndarray) -> None:

@@ -5,6 +5,10 @@ what it reads and what reads it, and belongs to the innermost call that encloses
 
     MatMul (layer.0.fc1) ─► Mul (?) ─► MatMul (layer.0.fc2)      Mul is layer.0's, INFERRED
 
+What only decides which body runs, or how often, exists for the node that runs it: whoever branches asks.
+
+    MatMul (fc1) ─► ReduceSum (?) ─► Greater (?) ─► If (gate)      both are gate's, INFERRED
+
 Names. A node that reads a module's weight was, as a rule, issued by that module. Folding, fusion and deduplication move
 weights: `claim_folded_`, `claim_absorbed_` and `claim_replaced_parameters` add the modules that held them.
 
@@ -23,6 +27,8 @@ from modelexport.record.provenance import Claim, Confidence, Evidence, EvidenceK
 from modelexport.record.signals import GraphValues, Trace
 
 _RETURNED = (Evidence(EvidenceKind.DATAFLOW, "returned by"),)
+# By operator: the inputs that decide which body runs, and how often.
+_DECIDING_INPUTS: Mapping[str, tuple[int, ...]] = {"If": (0,), "Loop": (0, 1)}
 
 
 def claim_by_dataflow(
@@ -44,7 +50,7 @@ def claim_by_dataflow(
 
 
 def _infer_once(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], strategy: str) -> dict[str, Claim]:
-    claimed = _ClaimedGraph(graph, hierarchy, known)
+    claimed = _ClaimedGraph(graph, hierarchy, known, _find_deciding(graph))
     open_nodes = [node for node in graph.nodes if node.key not in known]
     above = claimed.sweep(open_nodes, graph.predecessors)
     below = claimed.sweep(reversed(open_nodes), graph.successors)
@@ -56,6 +62,21 @@ def _infer_once(graph: Graph, hierarchy: Hierarchy, known: Mapping[str, Claim], 
         if inferred := {key: claim for key, claim in claims if claim is not None}:
             return inferred
     return {}
+
+
+def _find_deciding(graph: Graph) -> frozenset[str]:
+    """Keys of nodes that make nothing but what decides which bodies run."""
+    deciding: set[str] = set()
+    returned = {value for values in graph.body_outputs.values() for value in values}.union(graph.outputs)
+    for node in reversed(graph.running_order) if graph.body_owner else ():
+        uses = [use for value in node.outputs for use in graph.uses.get(value, ())]
+        if uses and returned.isdisjoint(node.outputs) and all(_decides(*use) or use[0].key in deciding for use in uses):
+            deciding.add(node.key)
+    return frozenset(deciding)
+
+
+def _decides(reader: Node, index: int) -> bool:
+    return index in _DECIDING_INPUTS.get(reader.operator, ())
 
 
 def claim_initializers_by_dataflow(
@@ -83,6 +104,7 @@ class _ClaimedGraph:
     graph: Graph
     hierarchy: Hierarchy
     known: Mapping[str, Claim]
+    deciding: frozenset[str] = frozenset()
 
     def enclosing(self, claims: Iterable[Claim]) -> ModuleCall | None:
         return self.hierarchy.common_ancestor({call for claim in claims for call in claim.owners})
@@ -130,7 +152,8 @@ def _infer_node(
 ) -> Claim | None:
     """From the calls that enclose the nearest claimed nodes above and below."""
     call, how = (above, "made from") if below is None else (below, "made for")
-    if above is not None and below is not None and node.key in claimed.graph.computed:
+    between = node.key in claimed.graph.computed and node.key not in claimed.deciding
+    if above is not None and below is not None and between:
         call, how = claimed.hierarchy.common_ancestor((above, below)), "between"
         if call is None:
             return None  # two streams that nothing encloses
@@ -148,7 +171,11 @@ def _claim_inferred(calls: tuple[ModuleCall, ...], how: str, strategy: str) -> C
 
 
 def claim_parameter_readers(hierarchy: Hierarchy, nodes: Iterable[Node], strategy: str) -> dict[str, Claim]:
-    """Claims for those of `nodes` that read, or pass on under its own name, the parameter of exactly one module."""
+    """Claims for those of `nodes` that read, or pass on under its own name, the parameter of exactly one module.
+
+    Whoever calls a module may read its weight instead of running it, and then issued the operator. So of a module that
+    was not seen running it is a guess:    functional.linear(x, self.fc.weight)
+    """
     by_module: dict[str, list[Node]] = {}
     for node in nodes:
         holders = _parameter_holders(node, hierarchy)
@@ -156,10 +183,11 @@ def claim_parameter_readers(hierarchy: Hierarchy, nodes: Iterable[Node], strateg
             by_module.setdefault(next(iter(holders)), []).append(node)
     claims: dict[str, Claim] = {}
     for path, readers in by_module.items():
-        calls = hierarchy.calls_of(path) or (ModuleCall(path),)
+        calls = hierarchy.calls_of(path)
         evidence = (Evidence(EvidenceKind.PARAMETER, "reads", path),)
-        for node, owners in _pair_readers(readers, calls, hierarchy):
-            claims[node.key] = Claim(owners, Confidence.STRONG, evidence, strategy)
+        confidence = Confidence.STRONG if calls else Confidence.INFERRED
+        for node, owners in _pair_readers(readers, calls or (ModuleCall(path),), hierarchy):
+            claims[node.key] = Claim(owners, confidence, evidence, strategy)
     return claims
 
 

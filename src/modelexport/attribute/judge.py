@@ -276,7 +276,8 @@ def find_guesses(graph: Graph, claims: Mapping[str, Claim]) -> frozenset[str]:
 
 
 def _is_guess(claim: Claim) -> bool:
-    return claim.confidence is Confidence.INFERRED and {item.kind for item in claim.evidence} == {EvidenceKind.DATAFLOW}
+    kinds = {item.kind for item in claim.evidence}
+    return claim.confidence is Confidence.INFERRED and kinds <= {EvidenceKind.DATAFLOW, EvidenceKind.PARAMETER}
 
 
 def _replace_guesses(

@@ -41,6 +41,7 @@ _TO_NUMBER = frozenset({"item", "__int__", "__float__", "__index__", "__complex_
 _TO_COUNT = frozenset({"nonzero", "unique", "unique_consecutive", "masked_select", "argwhere"})
 # Of these, the ones that are handed a mask; others count in what they are called on.
 _BY_MASK = frozenset({"masked_select", "__getitem__"})
+_DATA = vars(torch._C.TensorBase)["data"].__get__  # x.data, which is x.detach()
 _SIZES = frozenset({"size", "__len__", "numel", "nelement"})
 # A list of more numbers is data that a program computes with, and not something that it decides by.
 _MOST_WATCHED = 64
@@ -90,7 +91,8 @@ class Decision:
 class RunPath:
     """The way that one run took.
 
-    functions     what was called of torch, in order, as a digest
+    functions     what was called of torch, and the modules that ran, in order, as a digest: `a(x) if low else b(x)` is
+                  seen where a and b call the same functions, and nothing shows what `low` was compared with
     reads_length  `len()` was asked of a tensor, or a size was looked up in a table: what a program does with that
                   number cannot be seen
     """
@@ -157,6 +159,7 @@ class PathRecorder(TorchFunctionMode):
             return
         if not self._open:
             self._begin()  # a model that is run again begins a path of its own
+        self._digest.update(f"module {path}\n".encode())
         self._open.append(path)
 
     def _leave_module(self, module: nn.Module, *_rest: object) -> None:
@@ -172,6 +175,8 @@ class PathRecorder(TorchFunctionMode):
             return result
         name = getattr(func, "__name__", "")
         if name == "__get__":
+            if self._margins is not None and func == _DATA:
+                self._margins.follow("detach", func, args, kwargs, result)
             return watch_sizes(result) if isinstance(result, torch.Size) else result
         if name in _SIZES:
             self._reads_length |= name == "__len__"
@@ -191,7 +196,7 @@ class PathRecorder(TorchFunctionMode):
             target = self._margins.of_number(args[0]) if self._margins is not None else None
             self.note(NUMBER, _plain(result), target)
             return self._watch_numbers(name, args[0], result)
-        elif name in _TO_COUNT or (name == "__getitem__" and _find_mask(args[1]) is not None):
+        elif name in _TO_COUNT or _picks_by_truth(name, args):
             first = result[0] if isinstance(result, tuple) else result
             counted = _find_mask(args[1:]) if name in _BY_MASK else args[0]
             target = self._margins.of_count(counted) if self._margins is not None else None
@@ -232,6 +237,11 @@ class PathRecorder(TorchFunctionMode):
         with torch.enable_grad():
             margin = margin_of()
         self.note(BOOL, answer, -margin if answer else margin)
+
+
+def _picks_by_truth(name: str, args: tuple[Any, ...]) -> bool:
+    """`x[mask]`, and `torch.where(mask)`, which is `nonzero`."""
+    return (name == "where" and len(args) == 1) or (name == "__getitem__" and _find_mask(args[1]) is not None)
 
 
 def _find_mask(index: object) -> torch.Tensor | None:

@@ -40,7 +40,7 @@ _SAME = frozenset(
     | {"abs", "neg", "__neg__", "sqrt", "clamp", "maximum", "minimum"}
     | {"add", "sub", "mul", "div", "true_divide", "__floordiv__"}
     | {"__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"}
-    | {"__getitem__", "select", "narrow", "cat", "stack", "clone", "contiguous", "detach"}
+    | {"__getitem__", "select", "narrow", "cat", "stack", "clone", "contiguous"}
     | {"view", "reshape", "squeeze", "unsqueeze", "flatten", "transpose", "permute", "expand"}
 )
 _CASTS = frozenset(
@@ -71,6 +71,7 @@ def _count_softly(numbers: torch.Tensor) -> torch.Tensor:
 _RULES: dict[str, Callable[[Any], Any]] = {
     "count_nonzero": _count_softly,
     "argmax": _second_best,
+    "detach": lambda numbers: numbers,  # itself, it would cut the gradient that is looked for
     **dict.fromkeys(_CASTS, lambda numbers: numbers),
 }
 

@@ -9,21 +9,20 @@ Each verb parses its options, calls the api once and hands the result to one vie
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import click
 
-from modelexport.errors import ModelExportError, printable_lines
+from modelexport.errors import ModelExportError, UnknownName, UserError, printable_lines
 from modelexport.record.limits import MESSAGE_CHARACTERS
 
 # The help texts are here so that listing the verbs imports none of them.
@@ -57,6 +56,9 @@ _SECTIONS = {
         "convert": "Write a file as other viewers show it: Model Explorer, GraphML, Graphviz, Mermaid, CSV, Netron.",
         "strip": "Write a file without what this tool has put into it.",
     },
+    "Many models": {
+        "fleet": "Run these commands on many models, each in a process of its own, here or on a cluster.",
+    },
 }
 # In the order in which help lists them.
 _VERBS = tuple(verb for section in _SECTIONS.values() for verb in section)
@@ -67,6 +69,7 @@ _FILES = {
     "compare": ("compare", "diff", "verify"),
     "transform": ("extract", "select", "fold", "flatten", "strip"),
     "show": ("view", "convert"),
+    "fleet": ("fleet",),
 }
 _FILE_OF = {verb: file for file, verbs in _FILES.items() for verb in verbs}
 
@@ -87,8 +90,6 @@ class LazyVerbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """An unknown verb is answered with the nearest one."""
         if args and args[0] not in _VERBS and not args[0].startswith("-"):
-            from modelexport.errors import UnknownName
-
             raise UnknownName("command", args[0], _VERBS)
         return super().resolve_command(ctx, args)
 
@@ -114,14 +115,15 @@ def _version() -> str:
         return "(not installed)"
 
 
+_GARBAGE_EVERY = 100_000
 # 128 + the number of the signal, as shells have it, for the last two.
 _USAGE, _FAILED, _INTERRUPTED, _BROKEN_PIPE = 2, 3, 130, 141
 # No space at all, none left of what this user may have, or more than one file may have.
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-@dataclass(frozen=True, slots=True)
-class _CommandFailure:
+# Not a dataclass, which takes longer to make than all else that `--help` needs of this file.
+class _CommandFailure(NamedTuple):
     exit_code: int
     message: str
     hint: str = ""
@@ -144,6 +146,8 @@ def run_guarded(command: click.Command, arguments: list[str]) -> int:
         except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - nothing may reach the user as a traceback
             failure = _failure(Stopped(arrived[0]) if arrived else error)
             if debug:
+                import traceback
+
                 traceback.print_exc()
         else:
             if not arrived:
@@ -298,9 +302,25 @@ def modelexport(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
+def check_arguments(arguments: list[str]) -> None:
+    """Parse a command line and run nothing. Raises UserError for a verb, an option or a value that cannot be."""
+    try:
+        command = modelexport.get_command(click.Context(modelexport), arguments[0])
+        if command is None:
+            raise UnknownName("command", arguments[0], _VERBS)
+        command.make_context(arguments[0], arguments[1:])
+    except click.ClickException as error:
+        raise UserError(error.format_message(), f"See `modelexport {arguments[0]} --help`.") from error
+    except click.exceptions.Exit as ended:
+        raise UserError(f"{arguments[0]} would run nothing", "Leave out options such as --list.") from ended
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 fine, 1 a check found something, 2 the user can fix it, 3 the tool failed."""
     arguments_given = sys.argv[1:] if arguments is None else arguments
+    # A large file becomes some hundred thousand values that all stay; to look for garbage among them every 700 is a
+    # quarter of the time that reading takes.
+    gc.set_threshold(max(_GARBAGE_EVERY, gc.get_threshold()[0]))
     try:
         code = run_guarded(modelexport, arguments_given)
     except KeyboardInterrupt as stopped:  # at the very beginning or end, when there is nothing to say about it

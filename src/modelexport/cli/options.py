@@ -61,14 +61,15 @@ class Report:
 
     def show(self, result: object, view: Callable[[], Iterable[RenderableType]], rows: str = "") -> None:
         """Write a result as JSON or CSV (see `show/data/results.py`), or what `view` makes of it for people."""
-        from modelexport.show.data.results import to_csv, to_json
-        from modelexport.show.text.console import emit, show
+        if self.form in ("json", "csv"):
+            from modelexport.show.data.results import to_csv, to_json
+            from modelexport.show.text.console import emit
 
-        if self.form == "json":
-            emit(to_json(result), self.output, quiet=self.verbosity.quiet)
-        elif self.form == "csv":
-            emit(to_csv(result, rows), self.output, quiet=self.verbosity.quiet)
+            text = to_json(result) if self.form == "json" else to_csv(result, rows)
+            emit(text, self.output, quiet=self.verbosity.quiet)
         else:
+            from modelexport.show.text.console import show
+
             show(view(), self.output, quiet=self.verbosity.quiet)
 
     def show_unless_quiet(self, result: object, view: Callable[[], Iterable[RenderableType]]) -> None:

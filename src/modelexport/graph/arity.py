@@ -21,7 +21,7 @@ import onnx
 import onnx.defs
 
 from modelexport.errors import FileUnreadable
-from modelexport.graph.index import MAIN, Graph, Node, function_id
+from modelexport.graph.index import MAIN, Graph, function_id
 from modelexport.graph.protos import MS, NCHWC, NHWC, plain_domain
 
 # By domain: the version of its operators that a graph uses.
@@ -103,22 +103,9 @@ def _problems(proto: onnx.ModelProto, graph: Graph) -> Iterator[str]:
         if schema is not None:
             inputs, outputs = schema
             fault = inputs.find_fault(node.inputs, "input") or outputs.find_fault(node.outputs, "output")
-            fault = fault or _find_body_fault(node, graph)
             if fault:
                 name = f"that makes {node.key!r}" if any(node.outputs) else f"called {node.name!r}"
                 yield f"the {node.op_type} {name} {fault}"
-
-
-def _find_body_fault(node: Node, graph: Graph) -> str:
-    """What is wrong with the body of a Loop: it takes a counter and a condition first, and makes a condition.
-
-    https://onnx.ai/onnx/operators/onnx__Loop.html
-    """
-    for body in graph.subgraphs.get(node.key, ()) if node.op_type == "Loop" else ():
-        takes, makes = len(graph.body_inputs[body]), len(graph.body_outputs[body])
-        if takes < 2 or makes < 1:
-            return f"has a body with {takes} inputs and {makes} outputs, and it takes 2 at least and makes 1 at least"
-    return ""
 
 
 def _versions_by_graph(proto: onnx.ModelProto, graph: Graph) -> dict[str, _Versions]:

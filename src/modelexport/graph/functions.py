@@ -273,8 +273,12 @@ class InlinedModel:
 
     def __init__(self, proto: onnx.ModelProto, inlined: Inlined) -> None:
         self.inlined = inlined
-        self._protos = dict(walk_nodes(proto))
+        self._proto = proto
         self._functions = {function_id(function): function for function in proto.functions}
+
+    @cached_property
+    def _protos(self) -> Mapping[str, onnx.NodeProto]:
+        return dict(walk_nodes(self._proto))
 
     @cached_property
     def graph(self) -> Graph:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -25,7 +25,7 @@ import onnx
 
 from modelexport.graph import protos
 from modelexport.graph.algorithms import group_by_key
-from modelexport.graph.file.weights import storage_size
+from modelexport.graph.file.weights import storage_bytes
 from modelexport.record.provenance import Edges
 
 MAIN = ""
@@ -86,7 +86,7 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """As it is stored: four bits are half a byte, and of strings nobody knows."""
-        return storage_size(onnx.TensorProto(data_type=self.dtype, dims=self.shape))
+        return storage_bytes(self.dtype, self.shape)
 
 
 @dataclass(frozen=True)
@@ -122,14 +122,20 @@ class Graph:
     @cached_property
     def uses(self) -> Mapping[str, tuple[tuple[Node, int], ...]]:
         """By value: the nodes that read it, each with the index of the input, in file order."""
-        reads = ((node, index, value) for node in self.nodes for index, value in enumerate(node.inputs))
-        # An input that is left out has an empty name, and is no value.
-        return group_by_key((value, (node, index)) for node, index, value in reads if value)
+        uses: dict[str, list[tuple[Node, int]]] = {}
+        for node in self.nodes:
+            for index, value in enumerate(node.inputs):
+                if value:  # an input that is left out has an empty name, and is no value
+                    uses.setdefault(value, []).append((node, index))
+        return {value: tuple(readers) for value, readers in uses.items()}
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[Node, ...]]:
         """By value: the nodes that read it, each once, in file order."""
-        return {value: tuple(dict.fromkeys(reader for reader, _ in uses)) for value, uses in self.uses.items()}
+        return {
+            value: tuple(dict.fromkeys([reader for reader, _ in uses])) if len(uses) > 1 else (uses[0][0],)
+            for value, uses in self.uses.items()
+        }
 
     @cached_property
     def subgraphs(self) -> Mapping[str, tuple[str, ...]]:
@@ -255,21 +261,19 @@ class _Builder:
 
     def add_graph(self, graph: onnx.GraphProto, graph_id: str, outer: Mapping[str, str]) -> None:
         """`outer` maps names visible from enclosing graphs to value ids."""
-        own = [value.name for value in graph.input]
-        own += [tensor.name for tensor in graph.initializer]
-        # ONNX has no name for a sparse tensor: it goes by that of its values.
-        own += [tensor.values.name for tensor in graph.sparse_initializer]
-        own += [output for node in graph.node for output in node.output]
-        names = {**outer, **{name: value_id(graph_id, name) for name in own if name}}
+        # In the main graph, ids are names.
+        names = outer if graph_id == MAIN else {**outer, **_ids_of_own(graph, graph_id)}
         # What has no name cannot be read by a node.
-        for tensor in (tensor for tensor in graph.initializer if tensor.name):
-            header = Tensor(names[tensor.name], tensor.data_type, tuple(tensor.dims), protos.tensor_content(tensor))
-            self.initializers[header.name] = header
+        for tensor in graph.initializer:
+            if name := tensor.name:
+                value = names.get(name, name)
+                content = protos.tensor_content(tensor)
+                self.initializers[value] = Tensor(value, tensor.data_type, tuple(tensor.dims), content)
         for sparse in (sparse for sparse in graph.sparse_initializer if sparse.values.name):
-            name = names[sparse.values.name]
+            name = names.get(sparse.values.name, sparse.values.name)
             self.initializers[name] = Tensor(name, sparse.values.data_type, tuple(sparse.dims), None)
-        self.body_outputs[graph_id] = tuple(names.get(value.name, value.name) for value in graph.output)
-        self.body_inputs[graph_id] = tuple(names[value.name] for value in graph.input if value.name)
+        self.body_outputs[graph_id] = _with_ids((value.name for value in graph.output), names)
+        self.body_inputs[graph_id] = _with_ids((value.name for value in graph.input if value.name), names)
         for node in protos.in_order(graph.node):
             self.add_node(node, graph_id, names)
 
@@ -286,18 +290,18 @@ class _Builder:
         key = node_key(proto, graph_id)
         self.nodes.append(
             Node(
-                key=key,
-                name=proto.name,
-                op_type=proto.op_type,
-                domain=proto.domain,
-                graph=graph_id,
-                position=len(self.nodes),
-                inputs=tuple(names.get(name, name) for name in proto.input),
-                outputs=tuple(names.get(name, name) for name in proto.output),
-                attributes=protos.attributes_of(proto),
-                constant=protos.constant_content(proto),
-                metadata={prop.key: prop.value for prop in proto.metadata_props},
-                overload=proto.overload,
+                key,
+                proto.name,
+                proto.op_type,
+                proto.domain,
+                graph_id,
+                len(self.nodes),
+                _with_ids(proto.input, names),
+                _with_ids(proto.output, names),
+                protos.attributes_of(proto),
+                protos.constant_content(proto),
+                {prop.key: prop.value for prop in proto.metadata_props},
+                proto.overload,
             )
         )
         for body_id, body in subgraphs_with_ids(proto, key):
@@ -305,9 +309,24 @@ class _Builder:
             self.add_graph(body, body_id, names)
 
 
+def _ids_of_own(graph: onnx.GraphProto, graph_id: str) -> dict[str, str]:
+    """By name: the ids of the values that a subgraph declares itself."""
+    own = [value.name for value in graph.input]
+    own += [tensor.name for tensor in graph.initializer]
+    # ONNX has no name for a sparse tensor: it goes by that of its values.
+    own += [tensor.values.name for tensor in graph.sparse_initializer]
+    own += [output for node in graph.node for output in node.output]
+    return {name: value_id(graph_id, name) for name in own if name}
+
+
+def _with_ids(values: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple([names.get(name, name) for name in values]) if names else tuple(values)
+
+
 def node_key(proto: onnx.NodeProto, graph_id: str) -> str:
     # A node without outputs is not valid, but files have them: then its name has to do.
-    return value_id(graph_id, next(filter(None, proto.output), proto.name))
+    outputs = proto.output
+    return value_id(graph_id, (outputs[0] if outputs else "") or next(filter(None, outputs), proto.name))
 
 
 def function_id(function: onnx.FunctionProto) -> str:
@@ -338,7 +357,7 @@ def walk_graph_nodes(nodes: Sequence[onnx.NodeProto], graph_id: str) -> Iterator
 
 
 def subgraphs_with_ids(proto: onnx.NodeProto, key: str) -> Iterator[tuple[str, onnx.GraphProto]]:
-    for attribute in proto.attribute:
+    for attribute in proto.attribute or ():
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield f"{key}{KEY_SEPARATOR}{attribute.name}", attribute.g
         for position, body in enumerate(attribute.graphs):
@@ -374,7 +393,7 @@ def edges_of(graph: Graph) -> Edges:
 
 def _consumers(graph: Graph, callers: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """What the nodes themselves read, and what comes back to them from a body or a function."""
-    readers = {value: tuple(node.key for node in nodes) for value, nodes in graph.consumers.items()}
+    readers = {value: tuple([node.key for node in nodes]) for value, nodes in graph.consumers.items()}
     returned = ((value, keys) for graph_id, keys in callers.items() for value in graph.body_outputs[graph_id] if value)
     for value, callers_of in group_by_key(returned).items():
         keys = {*readers.get(value, ()), *(key for group in callers_of for key in group)}

@@ -19,8 +19,7 @@ What only one verb counts (FLOPs, time) is summed up by that verb, for the same 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -51,31 +50,59 @@ class ModuleAmounts:
 
 @dataclass
 class _Sum:
-    op_types: Counter[str] = field(default_factory=Counter)
+    op_types: dict[str, int] = field(default_factory=dict)
     shared: int = 0
     parameters: dict[str, int] = field(default_factory=dict)
     bytes: int = 0
+
+    def add(self, other: _Sum) -> None:
+        for op_type, count in other.op_types.items():
+            self.op_types[op_type] = self.op_types.get(op_type, 0) + count
+        self.shared += other.shared
+        self.bytes += other.bytes
+        if self.parameters.keys().isdisjoint(other.parameters):
+            self.parameters |= other.parameters
+        else:
+            for parameter, size in other.parameters.items():
+                self.hold(parameter, size)
+
+    def hold(self, parameter: str, size: int) -> None:
+        # What the file holds twice is still one parameter.
+        self.parameters[parameter] = max(size, self.parameters.get(parameter, 0))
 
     def freeze(self) -> ModuleAmounts:
         ordered = dict(sorted(self.op_types.items(), key=lambda item: (-item[1], item[0])))
         return ModuleAmounts(ordered, self.shared, sum(self.parameters.values()), self.bytes)
 
 
+@dataclass(frozen=True)
+class _Sums:
+    """Of each module itself, with everything inside of it, and of the file."""
+
+    own: Mapping[ModulePath, _Sum]
+    total: Mapping[ModulePath, _Sum]
+    whole: _Sum
+
+
 def own_module(record: Provenance | None, entries: Iterable[NodeEntry | None]) -> ModulePath:
     """The module that a node is an own node of; of nodes that nothing tells apart, the one around them all."""
     owners = [() if entry is None else entry.attribution.owners for entry in entries]
+    if record is not None and len(owners) == len(owners[0]) == 1:  # as of nearly every node
+        return owners[0][0].path
     return record.hierarchy.common_module(chain.from_iterable(owners)) if record is not None and all(owners) else None
 
 
 class ModuleTotals:
-    """Amounts by the path of a module; None stands for what belongs to no module."""
+    """Amounts by the path of a module; None stands for what belongs to no module.
+
+    What belongs to the same modules is put together first: there are fewer sets of modules than there are nodes.
+    """
 
     def __init__(self) -> None:
-        self._own: dict[ModulePath, _Sum] = {}
-        self._total: dict[ModulePath, _Sum] = {}
-        self._whole = _Sum()
+        self._groups: dict[tuple[ModulePath, ...], _Sum] = {}
         self._served: set[str] = set()
-        self._served_inside: set[str] = set()
+        self._summed: _Sums | None = None
+        self._served_inside: set[str] | None = None
 
     @classmethod
     def of(cls, graph: Graph, record: Provenance | None, matching: ParameterMatching | None = None) -> ModuleTotals:
@@ -87,53 +114,62 @@ class ModuleTotals:
         return totals
 
     def add_node(self, entry: NodeEntry | None, op_type: str, record: Provenance | None) -> None:
-        module = own_module(record, [entry])
-        owners = set() if entry is None else {owner.path for owner in entry.attribution.owners}
-        self._note_owners(owners)
+        owners = () if entry is None else entry.attribution.owners
         # Around the module that it belongs to, not around its owners: that is what makes parts add up.
-        for amounts in self._around([module]):
-            amounts.op_types[op_type] += 1
-            amounts.shared += len(owners) > 1
+        group = self._group((own_module(record, [entry]),))
+        group.op_types[op_type] = group.op_types.get(op_type, 0) + 1
+        if len(owners) == 1:
+            self._served.add(owners[0].path)
+        elif owners:
+            paths = {owner.path for owner in owners}
+            group.shared += len(paths) > 1
+            self._served |= paths
 
     def add_initializers(
         self, graph: Graph, record: Provenance | None, matching: ParameterMatching, names: Iterable[str]
     ) -> None:
         for name in names:
             modules = initializer_modules(record, name)
-            self._note_owners(path for path in modules if path is not None)
-            tensor = graph.initializers[name]
-            for amounts in self._around(modules):
-                amounts.bytes += tensor.nbytes
+            self._served.update(path for path in modules if path is not None)
+            self._group(modules).bytes += graph.initializers[name].nbytes
             for held in matching[name]:
-                for amounts in self._around(held.modules):
-                    # What the file holds twice is still one parameter.
-                    known = amounts.parameters.get(held.parameter, 0)
-                    amounts.parameters[held.parameter] = max(held.size, known)
+                self._group(tuple(dict.fromkeys(held.modules))).hold(held.parameter, held.size)
 
-    def _note_owners(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            self._served.add(path)
-            self._served_inside.update(lineage_of(path))
+    def _group(self, modules: tuple[ModulePath, ...]) -> _Sum:
+        """What belongs to exactly these modules, each of them named once."""
+        self._summed = self._served_inside = None
+        group = self._groups.get(modules)
+        if group is None:
+            group = self._groups[modules] = _Sum()
+        return group
 
-    def _around(self, paths: Iterable[ModulePath]) -> Iterator[_Sum]:
-        """The sums that something of these modules goes into, each once."""
-        modules = dict.fromkeys(paths)
-        above = {outer for path in modules for outer in ([None] if path is None else lineage_of(path))}
-        yield self._whole
-        yield from (self._own.setdefault(path, _Sum()) for path in modules)
-        yield from (self._total.setdefault(path, _Sum()) for path in above)
+    @property
+    def _sums(self) -> _Sums:
+        if self._summed is None:
+            own: dict[ModulePath, _Sum] = {}
+            total: dict[ModulePath, _Sum] = {}
+            whole = _Sum()
+            for modules, group in self._groups.items():
+                whole.add(group)
+                for path in modules:
+                    own.setdefault(path, _Sum()).add(group)
+                # The modules that something of these goes into, each once.
+                for outer in {outer for path in modules for outer in ([None] if path is None else lineage_of(path))}:
+                    total.setdefault(outer, _Sum()).add(group)
+            self._summed = _Sums(own, total, whole)
+        return self._summed
 
     def own(self, path: ModulePath) -> ModuleAmounts:
-        return self._own.get(path, _Sum()).freeze()
+        return self._sums.own.get(path, _Sum()).freeze()
 
     def total(self, path: ModulePath) -> ModuleAmounts:
         """With everything inside of the module."""
-        return self._total.get(path, _Sum()).freeze()
+        return self._sums.total.get(path, _Sum()).freeze()
 
     @property
     def whole(self) -> ModuleAmounts:
         """Of the file, what belongs to no module included."""
-        return self._whole.freeze()
+        return self._sums.whole.freeze()
 
     def is_served(self, path: str) -> bool:
         """Whether a node or an initializer is there for this very module, be it for others as well."""
@@ -141,4 +177,6 @@ class ModuleTotals:
 
     def is_served_inside(self, path: str) -> bool:
         """The same of this module or one inside of it."""
+        if self._served_inside is None:
+            self._served_inside = {outer for served in self._served for outer in lineage_of(served)}
         return path in self._served_inside

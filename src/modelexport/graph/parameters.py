@@ -20,15 +20,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import cache, cached_property
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import onnx
 
 from modelexport.graph.algorithms import group_by_key
-from modelexport.graph.constants import integer
-from modelexport.graph.functions import InlinedModel, inline_graph
 from modelexport.graph.index import Graph, Node, Tensor
 from modelexport.record.hierarchy import Hierarchy, ModuleCall, TensorInfo, join, lineage_of
 from modelexport.record.provenance import Provenance
+
+if TYPE_CHECKING:
+    from modelexport.graph.functions import Inlined, InlinedModel
 
 ModulePath = str | None
 Use = tuple[Node, int]
@@ -157,11 +159,21 @@ def _unpacked_size(tensor: Tensor, use: Use) -> int:
     node, index = use
     size = math.prod(tensor.shape)
     if index == 1 and node.operator in ("MatMulNBits", "MatMulBnb4"):
+        from modelexport.graph.constants import integer
+
         return integer(node, "K") * integer(node, "N") or size
     if index in _PACKED_INPUTS.get(node.operator, ()) and tensor.dtype == onnx.TensorProto.UINT8:
+        from modelexport.graph.constants import integer
+
         bits = integer(node, _BITS[node.operator], 4)
         return size * (_BITS_OF_A_BYTE // bits) if bits in (1, 2, 4, 8) else size
     return size
+
+
+def _inline(graph: Graph) -> Inlined:
+    from modelexport.graph.functions import inline_graph
+
+    return inline_graph(graph)
 
 
 class ParameterMatching:
@@ -169,7 +181,7 @@ class ParameterMatching:
 
     def __init__(self, graph: Graph, record: Provenance | None, model: InlinedModel | None = None) -> None:
         """`model` is the same without functions, and knows the attributes that their calls give to their nodes."""
-        self._inlined = inline_graph(graph) if model is None else model.inlined
+        self._inlined = _inline(graph) if model is None else model.inlined
         self._call_owners = owners_by_path(record)
         self._record = record
         self._tensors = graph.initializers

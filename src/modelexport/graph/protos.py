@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 
@@ -92,11 +93,27 @@ def integer_attribute(node: onnx.NodeProto, name: str, default: int = 0) -> int:
 
 def tensor_content(proto: onnx.TensorProto) -> bytes | None:
     """Type, shape and data in one string, so that equal constants compare equal however they are stored."""
-    if proto.data_location == onnx.TensorProto.EXTERNAL or not _has_data(proto):
+    if proto.data_location == onnx.TensorProto.EXTERNAL:
+        return None
+    raw, shape = proto.raw_data, tuple(proto.dims)
+    # As numpy would give it back, without making an array of every constant.
+    if raw and len(raw) == math.prod(shape) * _BYTES.get(proto.data_type, 0):
+        return described(proto.data_type, shape, raw)
+    if not _has_data(proto):
         return None
     is_text = proto.data_type == onnx.TensorProto.STRING
     data = b"\0".join(proto.string_data) if is_text else onnx.numpy_helper.to_array(proto).tobytes()
-    return described(proto.data_type, tuple(proto.dims), data)
+    return described(proto.data_type, shape, data)
+
+
+_TYPES = onnx.TensorProto
+# Of one element, for types that numpy stores as files do.
+_BYTES = {
+    **dict.fromkeys((_TYPES.BOOL, _TYPES.INT8, _TYPES.UINT8), 1),
+    **dict.fromkeys((_TYPES.FLOAT16, _TYPES.INT16, _TYPES.UINT16), 2),
+    **dict.fromkeys((_TYPES.FLOAT, _TYPES.INT32, _TYPES.UINT32), 4),
+    **dict.fromkeys((_TYPES.DOUBLE, _TYPES.INT64, _TYPES.UINT64), 8),
+}
 
 
 def described(dtype: int, shape: tuple[int, ...], data: bytes) -> bytes:
@@ -150,14 +167,19 @@ _NUMBERS = {
 
 def attributes_of(proto: onnx.NodeProto) -> bytes:
     """What the attributes say, in one canonical string; bodies are nodes of their own and left out."""
-    bodies = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+    attributes = proto.attribute
+    if not attributes:  # most nodes have none, and asking each costs more than all the others take
+        return b""
     # Sorted, because the order of attributes is the exporter's whim and says nothing.
-    return b"".join(sorted(_attribute(item) for item in proto.attribute if item.type not in bodies))
+    return b"".join(sorted(_attribute(item) for item in attributes if item.type not in _BODIES))
+
+
+_BODIES = frozenset((onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS))
 
 
 def _attribute(item: onnx.AttributeProto) -> bytes:
     # Metadata of tensors is where exporters leave notes, which say nothing of what a node does.
-    if item.t.metadata_props or any(tensor.metadata_props for tensor in item.tensors):
+    if (item.HasField("t") and item.t.metadata_props) or any(tensor.metadata_props for tensor in item.tensors):
         item = deepcopy(item)
         for tensor in (*([item.t] if item.HasField("t") else []), *item.tensors):
             tensor.ClearField("metadata_props")
@@ -166,11 +188,24 @@ def _attribute(item: onnx.AttributeProto) -> bytes:
 
 def in_order(nodes: Sequence[onnx.NodeProto]) -> Sequence[onnx.NodeProto]:
     """The nodes as they are if that is an order to run them in; else each after those that it reads from."""
+    if _is_in_order(nodes):
+        return nodes
     makers = {name: position for position, node in enumerate(nodes) for name in node.output if name}
     before = [[makers[name] for name in names_read(node) if name in makers] for node in nodes]
-    if all(maker < position for position, makers_of in enumerate(before) for maker in makers_of):
-        return nodes
     return [nodes[position] for position in _sort_topologically(before)]
+
+
+def _is_in_order(nodes: Sequence[onnx.NodeProto]) -> bool:
+    """From the last node back: none makes what one before it reads. Of a value that is made twice, the last counts."""
+    made_later: set[str] = set()
+    for node in reversed(nodes):
+        made_later.update(node.output)
+        made_later.discard("")
+        if not made_later.isdisjoint(node.input):
+            return False
+        if node.attribute and not made_later.isdisjoint(captured(node)):
+            return False
+    return True
 
 
 def names_read(node: onnx.NodeProto) -> set[str]:

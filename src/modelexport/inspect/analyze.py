@@ -22,7 +22,7 @@ from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.module_totals import ModuleAmounts, ModuleTotals
 from modelexport.graph.parameters import ParameterMatching
 from modelexport.record.hierarchy import Module
-from modelexport.record.provenance import Attribution, Confidence, EvidenceKind, NodeEntry, Provenance
+from modelexport.record.provenance import Attribution, Confidence, EvidenceKind, Provenance
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,12 @@ class Tally:
         """With all levels and kinds, also those that none has: a table shows its zeros."""
         confidences: Counter[Confidence] = Counter()
         kinds: Counter[EvidenceKind] = Counter()
-        for attribution in attributions:
-            confidences[attribution.confidence] += 1
-            kinds.update({evidence.kind for evidence in attribution.evidence})
+        listed = list(attributions)
+        distinct = {id(attribution): attribution for attribution in listed}
+        for number, count in Counter(map(id, listed)).items():
+            confidences[distinct[number].confidence] += count
+            for kind in {evidence.kind for evidence in distinct[number].evidence}:
+                kinds[kind] += count
         return cls(
             confidences.total(),
             {level: confidences[level] for level in sorted(Confidence, reverse=True)},
@@ -186,7 +189,7 @@ def analyze_file(file: TaggedFile, filter_tag: str | None = None) -> Analysis:
     modules = tuple(_module(module, shown, sums) for module in shown.hierarchy.modules.values())
     if filter_tag:
         modules = tuple(module for module in modules if module.total.nodes or module.total.bytes)
-    nodes = tuple(_node(entry, shown) for entry in shown.nodes.values())
+    nodes = _describe_nodes(shown)
     return Analysis(
         file=_file(file),
         nodes=nodes,
@@ -226,20 +229,34 @@ def _file(file: TaggedFile) -> FileFacts:
     )
 
 
-def _node(entry: NodeEntry, provenance: Provenance) -> NodeFacts:
-    attribution = entry.attribution
-    return NodeFacts(
-        name=entry.name,
-        key=entry.key,
-        op_type=entry.op_type,
-        module=attribution.module,
-        modules=attribution.modules,
-        tag=provenance.tag(attribution),
-        confidence=attribution.confidence,
-        evidence=tuple(map(str, attribution.evidence)),
-        reason=attribution.reason,
-        role=attribution.role,
-        layer=attribution.layer_id,
+def _describe_nodes(provenance: Provenance) -> tuple[NodeFacts, ...]:
+    """Most nodes share their attribution with others, and with it all that is said of their module."""
+    said: dict[int, tuple[Attribution, _Said]] = {}
+    nodes = []
+    for entry in provenance.nodes.values():
+        attribution = entry.attribution
+        known = said.get(id(attribution))
+        if known is None:
+            # With the attribution itself, so that its number stays its own.
+            known = said[id(attribution)] = attribution, _say(attribution, provenance)
+        nodes.append(NodeFacts(entry.name, entry.key, entry.op_type, *known[1]))
+    return tuple(nodes)
+
+
+_Said = tuple[str | None, tuple[str, ...], str, Confidence, tuple[str, ...], str, str, int | None]
+
+
+def _say(attribution: Attribution, provenance: Provenance) -> _Said:
+    """The fields of `NodeFacts` from `module` on."""
+    return (
+        attribution.module,
+        attribution.modules,
+        provenance.tag(attribution),
+        attribution.confidence,
+        tuple(map(str, attribution.evidence)),
+        attribution.reason,
+        attribution.role,
+        attribution.layer_id,
     )
 
 

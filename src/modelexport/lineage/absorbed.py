@@ -201,6 +201,20 @@ class NoOpLinker(NodeLinker):
             for key, origins in absorbed.items():
                 gone = [self._before.graph.by_key[origin] for origin in origins if origin not in kept]
                 self._links.add_sources(self._after.graph.by_key[key], gone)
+        for key, origins in matching.skipped.items():
+            if any(self._may_be_above(self._after.graph.by_key[key], origin) for origin in origins):
+                self._links.doubt(key)
+
+    def _may_be_above(self, node: Node, origin: str) -> bool:
+        """Whether a product with a number may be in the weight of a node, or as well in the one of what it reads.
+
+        before    x ──► Mul(w) ──► Mul(0.5) ──► MatMul(v) ──► y          after    x ──► Mul(?) ──► MatMul(?) ──► y
+        """
+        scaled = self._before.graph.by_key[origin]
+        scales = is_linear(scaled) and not self._before.reads_weight(scaled)
+        makers = (self._after.producers.get(class_id) for class_id in self._after.content_inputs(node))
+        weighed = any(maker is not None and self._after.reads_weight(maker) for maker in makers)
+        return scales and weighed and self._after.reads_weight(node)
 
     def _is_in_weights(self, origin: Node, producer: Node) -> bool:
         """Whether what a node did with its constants is in another's weights: those are new, or its own are gone."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from modelexport.graph.index import Node
-from modelexport.graph.operators import family, is_commutative
+from modelexport.graph.operators import family, is_commutative, is_product
 from modelexport.graph.protos import plain_domain
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 
@@ -86,13 +86,22 @@ class Anchors:
             return False
         read = self.after.varying_inputs(node) if folded else self.after.data_inputs(node)
         origin_read = self.before.varying_inputs(origin) if folded else self.before.data_inputs(origin)
-        if len(read) != len(origin_read):
+        if len(read) != len(origin_read) or self._has_new_bias(node, origin):
             return False
         groups = {self.group(self.get(class_id)) for class_id in self.after.constant_inputs(node)}
         origin_groups = {self.group(class_id) for class_id in self.before.constant_inputs(origin)}
         small = {class_id for class_id in origin_groups if self.before.constants.get(class_id) is not None}
         # A small constant may have become an attribute: Clip's limits, Reshape's shape.
         return origin_groups <= groups or (NO_CLASS not in groups and origin_groups - groups <= small)
+
+    def _has_new_bias(self, node: Node, origin: Node) -> bool:
+        """Whether a product reads numbers that are not known, where the other one read nothing.
+
+        before    x ──► Conv(w) ──► Mul(s) ──► Add(t) ──► y          after    x ──► Conv(w, ?) ──► y
+        """
+        present = [class_id for class_id in self.before.inputs(origin) if class_id != NO_CLASS]
+        new = self.after.inputs(node)[len(present) :] if is_product(origin) else ()
+        return any(self.after.size(each) > 1 and each not in self.known for each in new)
 
     def _agree_in_order(self, inputs: Sequence[int], origin_inputs: Sequence[int]) -> int | None:
         same = 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from modelexport.graph.index import Node
-from modelexport.graph.operators import family, is_passing, is_rearranging, is_view
+from modelexport.graph.operators import family, is_linear, is_passing, is_rearranging, is_view
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.operands import CROWD, FUSED_STEPS, readers_behind_views
 from modelexport.lineage.value_classes import NO_CLASS
@@ -119,10 +119,20 @@ class FusedWorks:
                 return end if sure or not is_below else NO_CLASS
             rest = set(self._before.data_inputs(following[0])) - {end}
             if not self._may_read(node, rest):  # it cannot have joined values that it does not read
-                return end if sure and any(rest <= self._known_inputs(reader) for reader in direct) else NO_CLASS
-            sure &= bool(absorbed)
+                return end if sure and any(self._may_read(reader, {*rest, end}) for reader in direct) else NO_CLASS
+            sure &= bool(absorbed) or self._is_in_weights(following[0], node)
             end = self._before.result(following[0])
         return NO_CLASS
+
+    def _is_in_weights(self, origin: Node, node: Node) -> bool:
+        """Whether nobody reads the numbers that a node worked with, and another one reads some that are new.
+
+        before    x ──► Conv(w) ──► Mul(s) ──► Add(t) ──► y          after    x ──► Conv(w, ?) ──► y
+        """
+        constants, there = self._before.constant_inputs(origin), self._anchors.classes_still_there()
+        lost = is_linear(origin) and bool(constants) and there.isdisjoint(constants)
+        new = (each for each in self._after.constant_inputs(node) if each not in self._anchors)
+        return lost and any(self._after.size(each) > 1 for each in new)
 
     def _anchor_unknown_input(self, node: Node) -> None:
         """If all that a node reads is known but for one value, that is the one that its works read and nobody makes.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from modelexport.graph.index import MAIN, Node
-from modelexport.graph.operators import family, is_passing
+from modelexport.graph.operators import family, is_passing, is_product
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 from modelexport.record.outline import Sketch, Sketches
 
@@ -91,7 +91,18 @@ class NameHints:
             return {}
         if len(pairs) >= _MANY and alike < len(pairs) / _FEW:
             return {}
+        wrong.update(class_after for class_after, node, origin in pairs if self._has_new_input(node, origin))
         return {class_after: hint for class_after, hint in hints.items() if class_after not in wrong}
+
+    def _has_new_input(self, node: Node, origin: Node) -> bool:
+        """Whether a product has kept its name, but has taken in a sum behind it: it reads one constant more.
+
+        before    x ──► Conv(w) ──► c ──► BatchNormalization ──► y          after    x ──► Conv(v, b) ──► c       c is y
+        """
+        if node.op_type != origin.op_type or not is_product(node):
+            return False
+        constants, origin_constants = self._after.constant_inputs(node), self._before.constant_inputs(origin)
+        return len(constants) > len(origin_constants) and len(node.inputs) > len(origin.inputs)
 
     def _fits_above(self, class_after: int, class_before: int) -> bool:
         producer, origin = self._after.producers.get(class_after), self._before.producers.get(class_before)

@@ -22,6 +22,7 @@ from modelexport.graph.operators import (
     is_commutative,
     is_linear,
     is_moving,
+    is_product,
     is_rearranging,
     is_view,
 )
@@ -160,7 +161,21 @@ def _pair_above_joints(
             continue  # some of that work is done here
         fitting = [class_before for class_before in joined if _distance(class_before, work[0], anchors) is not None]
         if len(fitting) == 1:
-            yield InputPair(class_after, fitting[0])
+            yield InputPair(class_after, _above_own_work(fitting[0], weights, anchors))
+
+
+def _above_own_work(class_before: int, weights: Sequence[int], anchors: Anchors) -> int:
+    """The nearest value from one upwards that was not made with any of some weights: who reads them now does that.
+
+    before    x ──► MatMul(w) ──► m ──► Add(b) ──► a, r ──► Add ──► LayerNormalization
+    after     x ──► MatMulNBits(w) ──► ?, r ──► SkipLayerNormalization(b)                    ? is m, and not a
+    """
+    for above in (class_before, *anchors.before.walk_up(class_before)):
+        maker = anchors.before.producers.get(above)
+        read = [] if maker is None else anchors.before.constant_inputs(maker)
+        if not any(anchors.is_like(weight, read) for weight in weights):
+            return above
+    return class_before
 
 
 def _above_joints(classes: Sequence[int], wanted: int, anchors: Anchors) -> list[int]:
@@ -251,15 +266,27 @@ def _pair_like_inputs(reader: Node, class_after: int, class_before: int, anchors
     views = _pair_views(class_after, class_before, anchors)
     if producer is None or origin is None or views.skipped:
         yield views
+    elif _is_read_transposed(reader, producer, origin):
+        yield InputPair(class_after, anchors.before.inputs(origin)[0], (origin,))
     elif same is not None:
         yield same if _has_absorbed(reader, producer, same, anchors) else InputPair(class_after, class_before)
     elif _is_left_to_reader(producer, origin, anchors):
         yield InputPair(class_after, anchors.before.content_inputs(origin)[0], (origin,))
     else:
         yield InputPair(class_after, class_before)
-        if is_rearranging(producer) and not is_rearranging(origin):
+        is_new = is_rearranging(producer) and not is_rearranging(origin)
+        if is_new or (is_view(producer) and _is_read(origin, producer, anchors)):
             for source in anchors.after.data_inputs(producer)[:1]:
                 yield from _pair_like_inputs(reader, source, class_before, anchors)
+
+
+def _is_read_transposed(reader: Node, producer: Node, origin: Node) -> bool:
+    """Whether a transposition between two products is in the second one: no weights of the first make up for it.
+
+    before    x ──► MatMul(w) ──► k ──► Transpose ──► t ──► MatMul(q)          after    x ──► MatMul(w) ──► ? ──►
+                                                                                              FusedMatMul(q)     ? is k
+    """
+    return origin.operator == "Transpose" and is_product(producer) and is_product(reader)
 
 
 def _has_absorbed(reader: Node, producer: Node, pair: InputPair, anchors: Anchors) -> bool:
@@ -287,7 +314,8 @@ def _find_above(class_after: int, producer: Node, class_before: int, anchors: An
         if origin is None:
             return None
         if _may_be_same(producer, origin, anchors) and anchors.agreement(producer, origin) is not None:
-            return InputPair(class_after, class_before, tuple(skipped))
+            is_new = is_view(producer) and any(_is_read(each, producer, anchors) for each in skipped)
+            return None if is_new else InputPair(class_after, class_before, tuple(skipped))
         content = anchors.before.content_inputs(origin)
         # A view can be put anywhere, and a transposition behind what cuts or pads: another further up says nothing.
         anywhere = is_view(producer) or (is_rearranging(producer) and (is_moving(origin) or len(origin.outputs) > 1))
@@ -296,6 +324,16 @@ def _find_above(class_after: int, producer: Node, class_before: int, anchors: An
         skipped.append(origin)
         class_before = content[0]
     return None
+
+
+def _is_read(origin: Node, reader: Node, anchors: Anchors) -> bool:
+    """Whether a node reads what may be made by another one: that is still done, and done before.
+
+    before    x ──► Reshape ──► Transpose ──► MatMul          after    x ──► Reshape ──► Transpose ──► Reshape ──► Gemm
+    """
+    makers = map(anchors.after.producers.get, anchors.after.content_inputs(reader))
+    kind = origin.op_type, origin.attributes
+    return any(maker is not None and (maker.op_type, maker.attributes) == kind for maker in makers)
 
 
 def _may_be_same(node: Node, origin: Node, anchors: Anchors) -> bool:

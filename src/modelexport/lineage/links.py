@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import SHAPE_READERS, Graph, Node
@@ -116,6 +117,12 @@ class Links:
             link = self.by_node[node.key]
             sources = [*map(self.before.graph.by_key.__getitem__, link.sources), *gone]
             self.add(node, sources, relation, min(link.confidence, Confidence.STRONG))
+
+    def doubt(self, key: str) -> None:
+        """Say that some of what a node is credited with may be another one's work."""
+        if key in self.by_node:
+            link = self.by_node[key]
+            self.by_node[key] = replace(link, confidence=min(link.confidence, Confidence.INFERRED))
 
     def add_region(self, nodes: Sequence[Node], region: Sequence[Node]) -> None:
         for node in nodes:

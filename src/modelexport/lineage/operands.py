@@ -48,11 +48,14 @@ class Operands:
     def does_part(self, node: Node, origin: Node) -> bool:
         """Whether a node leaves some of another's work to those behind it: they read constants that the other read."""
         constants = [class_id for class_id in self._before.constant_inputs(origin) if self._before.size(class_id) > 1]
+        # What it reads itself tells nothing of others: biases of zero are one constant in all layers.
+        own = {self._anchors.get(class_id) for class_id in self._after.constant_inputs(node)}
+        left = [class_id for class_id in constants if not self._anchors.is_like(class_id, own)]
         result = self._after.result(node)
         for _ in range(FUSED_STEPS if len(constants) > 1 else 0):
             readers = [reader for reader in self._after.readers_of(result)[:CROWD] if not is_passing(reader)]
             read = (class_id for reader in readers for class_id in self._after.constant_inputs(reader))
-            if any(self._anchors.is_like(self._anchors.get(class_id), constants) for class_id in read):
+            if any(self._anchors.is_like(self._anchors.get(class_id), left) for class_id in read):
                 return True
             if len(readers) != 1:
                 break

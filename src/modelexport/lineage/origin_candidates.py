@@ -144,6 +144,8 @@ class Candidates:
         return any(not self._anchors.is_like(self._anchors.get(read), (was_read,)) for read, was_read in folded)
 
     def _is_only_reader(self, node: Node, origin: Node) -> bool:
+        if is_view(node) and _is_viewed_again(node, self._after) and not _is_viewed_again(origin, self._before):
+            return False  # it is the tool's own, and the next view is the one that was there
         known = [(class_after, self._anchors.get(class_after)) for class_after in self._after.data_inputs(node)]
         for class_after, class_before in known:
             crowds = self._after.readers_of(class_after), self._before.readers_of(class_before)
@@ -153,6 +155,11 @@ class Candidates:
                 if all(kinds_read.count(family(node.op_type)) == 1 for kinds_read in kinds):
                     return True
         return False
+
+
+def _is_viewed_again(view: Node, classes: ValueClasses) -> bool:
+    readers = classes.readers_of(classes.result(view))[:CROWD]
+    return bool(readers) and all(map(is_view, readers))
 
 
 # Levels by group of constants that hold the same: the nodes of each level, first to last.

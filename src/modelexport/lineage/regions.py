@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import Node
-from modelexport.graph.operators import family, is_moving, is_passing, is_rearranging, is_view
+from modelexport.graph.operators import family, is_moving, is_passing, is_product, is_rearranging, is_view
 from modelexport.lineage.fusion import FusedWorks
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.region_order import RegionOrder
@@ -89,13 +89,23 @@ class ReplacedRegions:
         """Nodes that do the same kind of work as the only one that they can have replaced, or in the same order."""
         for exits, nodes in self._groups.items():
             region = self._region_order(exits).region
-            waiting = [node for node in nodes if not self._has_work(node)]
+            waiting = [node for node in nodes if not self._has_work(node) and not self._is_in_unknown_pieces(node)]
             free = [source for source in region if source.key not in self._done]
             origins = dict(_find_chains(free, region, self._before))
             for kind, chain in _find_chains(waiting, nodes, self._after):
                 if len(chain) == len(origins.get(kind, ())):
                     yield from self._keep_possible(zip(chain, origins[kind], strict=True), exits)
             yield from self._keep_possible(self._pair_only_ones(waiting, exits), exits)
+
+    def _is_in_unknown_pieces(self, node: Node) -> bool:
+        """Whether what a node makes is cut, and not all of the pieces are known: it has replaced what made these too.
+
+        before    x ──► MatMul(v) ──► a          after    x ──► MatMul(v, w) ──► Split ──► ?, b
+                  x ──► MatMul(w) ──► b
+        """
+        cutting = (each for each in self._after.readers_of(self._after.result(node)) if each.operator == "Split")
+        pieces = (class_id for reader in cutting for class_id in self._after.outputs(reader))
+        return any(class_id not in self._anchors for class_id in pieces)
 
     def _keep_possible(self, pairs: Iterable[tuple[Node, Node]], exits: frozenset[int]) -> Iterator[tuple[Node, Node]]:
         order = self._region_order(exits)
@@ -122,7 +132,9 @@ class ReplacedRegions:
         for node in nodes:
             keys = self._region_order(exits).possible_keys(node)
             sources = [self._before.graph.by_key[key] for key in keys if key not in self._done]
-            alike = [source for source in sources if _are_of_one_kind(source, node)]
+            kind = _kind_of(node, self._after)
+            alike = [source for source in sources if _kind_of(source, self._before) == kind]
+            alike = [each for each in alike if not is_rearranging(node) or each.attributes == node.attributes]
             possible[node.key] = [each for each in alike if not is_view(node) or self._has_same_sizes(each, node)]
             for source in possible[node.key]:
                 rivals.setdefault(source.key, []).append(node)
@@ -250,7 +262,8 @@ class ReplacedRegions:
 
     def _add_siblings(self, node: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
         """A node that makes several values has also replaced what made others of them from the same value (Split)."""
-        if sum(class_id != NO_CLASS for class_id in self._after.outputs(node)) < 2:
+        makes_several = sum(class_id != NO_CLASS for class_id in self._after.outputs(node)) > 1
+        if not (makes_several or self._is_in_unknown_pieces(node)):
             return region
         read = self._known_above(node)
         kinds = {source.op_type for source in region if not read.isdisjoint(self._before.data_inputs(source))}
@@ -307,20 +320,24 @@ class ReplacedRegions:
         return self._slices[exits, claimed]
 
 
-def _are_of_one_kind(source: Node, node: Node) -> bool:
-    """Whether two nodes do the same kind of work; what only moves numbers has to move them alike."""
-    same = family(source.op_type) == family(node.op_type)
-    return same and (not is_rearranging(node) or source.attributes == node.attributes)
+# The kind of operator, and whether it works on data; of a product, also how many values it reads that vary: one with a
+# weight is not one of two.
+_Kind = tuple[str, bool, int]
+
+
+def _kind_of(node: Node, classes: ValueClasses) -> _Kind:
+    varying = [class_id for class_id in classes.varying_inputs(node) if not classes.is_scale(class_id)]
+    return family(node.op_type), node.key in classes.graph.computed, len(varying) if is_product(node) else 0
 
 
 def _find_chains(
     nodes: Sequence[Node], region: Sequence[Node], classes: ValueClasses
-) -> Iterator[tuple[str, list[Node]]]:
-    """By kind of operator: those of some nodes of a region, if each is computed from the one before it."""
-    kinds: dict[str, list[Node]] = {}
+) -> Iterator[tuple[_Kind, list[Node]]]:
+    """By kind: those of some nodes of a region, if each is computed from the one before it."""
+    kinds: dict[_Kind, list[Node]] = {}
     for node in nodes:
         if not is_rearranging(node):
-            kinds.setdefault(family(node.op_type), []).append(node)
+            kinds.setdefault(_kind_of(node, classes), []).append(node)
     for kind, alike in kinds.items():
         if len(alike) == 1 or _are_in_line(alike, region, classes):
             yield kind, alike

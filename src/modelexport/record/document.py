@@ -207,12 +207,12 @@ def _count_claimed(claim: Attribution | Claim) -> int:
     return owners + sum(len(evidence.source) + len(evidence.detail) for evidence in claim.evidence)
 
 
-def check_version(version: object) -> None:
+def check_version(version: object, newest: int = SCHEMA_VERSION) -> None:
     if not isinstance(version, int):
         raise RecordUnreadable(f"the hierarchy record has no schema version (saw {version!r})", _NEXT)
-    if version > SCHEMA_VERSION:
+    if version > newest:
         raise RecordUnreadable(
-            f"the hierarchy record has schema {version}, this version of modelexport reads up to {SCHEMA_VERSION}",
+            f"the hierarchy record has schema {version}, this version of modelexport reads up to {newest}",
             "Update modelexport to read this file.",
         )
 

@@ -2,9 +2,10 @@
 
 It is kept in *model-level* metadata, which survives optimizers that erase everything written on nodes. What repeats is
 written once and referred to by number, rows become columns (which compress far better), and what follows from the rest
-(tags, enclosing calls, call numbers) is left out. Then bzip2, then base 85, because ONNX metadata must be text.
+(tags, enclosing calls, call numbers) is left out. Numbers are written as steps (`columns.py`), so that one layer is the
+same bytes as the next. Then LZMA, then base 85, because ONNX metadata must be text.
 `Table`s of distinct values and compressed text are shared with the outline. A change that older versions cannot read
-raises `SCHEMA_VERSION` in `provenance.py`.
+raises `PACKED_VERSION`; records of version 1 (no steps, bzip2) stay readable.
 https://onnx.ai/onnx/repo-docs/MetadataProps.html
 """
 
@@ -13,7 +14,8 @@ from __future__ import annotations
 import base64
 import bz2
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import lzma
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -21,8 +23,10 @@ from typing import Any
 
 from modelexport.errors import RecordUnreadable
 from modelexport.record import document, limits
+from modelexport.record.columns import fold_columns, unfold_columns
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, join, parent_path
-from modelexport.record.provenance import SCHEMA_VERSION, Attribution, NodeEntry, Provenance
+from modelexport.record.provenance import Attribution, NodeEntry, Provenance
+from modelexport.record.tags import TagPolicy
 
 
 class Table:
@@ -41,28 +45,58 @@ class Table:
         return self._numbers[key]
 
 
+# Without a header, which would say what is always the same; in text, bytes are aligned to nothing (`pb`).
+_LZMA: Sequence[Mapping[str, int]] = (
+    {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 1 << 22, "lc": 2, "lp": 0, "pb": 0},
+)
+
+
 def squeeze(content: Any) -> str:
     """As text that ONNX metadata can hold."""
+    text = json.dumps(fold_columns(content), separators=(",", ":"), ensure_ascii=False)
+    return squeeze_bytes(text.encode("utf-8", "surrogatepass"))
+
+
+def squeeze_bytes(data: bytes) -> str:
+    return base64.b85encode(lzma.compress(data, format=lzma.FORMAT_RAW, filters=_LZMA)).decode("ascii")
+
+
+def unsqueeze(text: str, largest: int | None = None) -> Any:
+    """Raises ValueError for what `squeeze` did not write, and for what unfolds to more than `largest`."""
+    inflater = lzma.LZMADecompressor(format=lzma.FORMAT_RAW, filters=_LZMA)
+    try:
+        return unfold_columns(json.loads(_inflate(inflater, text, largest)))
+    except lzma.LZMAError as error:
+        raise ValueError(str(error)) from error
+
+
+def squeeze_bzip2(content: Any) -> str:
+    """The same without steps, for what is not in columns, and as records of version 1 are."""
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
     return base64.b85encode(bz2.compress(text)).decode("ascii")
 
 
-def unsqueeze(text: str, largest: int | None = None) -> Any:
-    """Raises ValueError or OSError for what `squeeze` did not write, and for what unfolds to more than `largest`."""
+def unsqueeze_bzip2(text: str, largest: int | None = None) -> Any:
+    """Raises OSError as well."""
+    return json.loads(_inflate(bz2.BZ2Decompressor(), text, largest))
+
+
+def _inflate(inflater: bz2.BZ2Decompressor | lzma.LZMADecompressor, text: str, largest: int | None) -> bytes:
     largest = largest or limits.RECORD_BYTES
-    inflater = bz2.BZ2Decompressor()
     data = inflater.decompress(base64.b85decode(text), largest)
     if not inflater.eof:
         raise ValueError("it is cut short" if inflater.needs_input else f"it unfolds to more than {largest} bytes")
-    return json.loads(data)
+    return data
 
 
+# Of the embedded record; the sidecar has a version of its own (`SCHEMA_VERSION`).
+PACKED_VERSION = 2
 _NAME = "modelexport-record"
 _NOT_THROUGH = -1
 
 
 def pack(provenance: Provenance) -> str:
-    return f"{_NAME}-{SCHEMA_VERSION}:{squeeze(_fold(provenance))}"
+    return f"{_NAME}-{PACKED_VERSION}:{squeeze(_fold(provenance))}"
 
 
 def unpack(packed: str) -> Provenance:
@@ -71,9 +105,10 @@ def unpack(packed: str) -> Provenance:
     if kind != _NAME:
         raise RecordUnreadable(f"the embedded record is not one: it starts with {packed[:24]!r}")
     # Nobody gets to a version of more digits than these, and Python refuses to read one of some thousand.
-    document.check_version(int(version[:9]) if version.isdecimal() else None)
+    number = int(version[:9]) if version.isdecimal() else None
+    document.check_version(number, PACKED_VERSION)
     try:
-        provenance = _unfold(unsqueeze(payload))
+        provenance = _unfold(unsqueeze_bzip2(payload) if number == 1 else unsqueeze(payload))
         document.check_coherent(provenance)
     except (*document.DAMAGE, OSError, EOFError, RecursionError) as error:
         raise RecordUnreadable(
@@ -96,14 +131,14 @@ def _fold(provenance: Provenance) -> dict[str, Any]:
 
     return {
         "origin": document.origin_out(provenance.origin),
-        "policy": document.policy_out(provenance.policy),
+        "policy": _fold_policy(provenance.policy),
         "absent": [[numbers.get(path, path) for path in provenance.absent], list(provenance.absent.values())],
         "modules": _fold_modules(provenance.hierarchy.modules.values(), numbers),
         "calls": _fold_calls(provenance.hierarchy, numbers),
         "through": [_NOT_THROUGH if site.through is None else site.through for site in provenance.hierarchy.calls],
         # Columns: alike values stand side by side, which compresses far better than rows.
         "keys": [entry.key for entry in entries],
-        "names": [entry.name for entry in entries],
+        **_fold_names(entries),
         "operators": [operators.number(entry.op_type) for entry in entries],
         "answers": [answer(entry.attribution) for entry in entries],
         "roles": [roles.number(entry.attribution.role) for entry in entries],
@@ -133,7 +168,8 @@ def _unfold(folded: Mapping[str, Any]) -> Provenance:
     operators = list(map(document.text_in, folded["operator_table"]))
     # Records were written without roles at first.
     roles = list(map(document.text_in, folded.get("role_table", [""])))
-    keys, names = map(document.text_in, folded["keys"]), map(document.text_in, folded["names"])
+    keys = list(map(document.text_in, folded["keys"]))
+    names = map(document.text_in, _unfold_names(folded, keys))
     node_roles = folded.get("roles", [0] * len(folded["keys"]))
     weight_roles = folded.get("weight_roles", [0] * len(folded["initializers"]))
     columns = zip(keys, names, folded["operators"], folded["answers"], node_roles, strict=True)
@@ -148,9 +184,46 @@ def _unfold(folded: Mapping[str, Any]) -> Provenance:
         nodes={key: NodeEntry(key, name, operators[op], answer(index, role)) for key, name, op, index, role in columns},
         initializers={name: answer(index, role) for name, index, role in owners},
         origin=document.origin_in(folded["origin"]),
-        policy=document.policy_in(folded["policy"]),
+        policy=document.policy_in({**document.policy_out(TagPolicy()), **folded["policy"]}),
         absent=_unfold_absent(folded["absent"], paths),
     )
+
+
+def _fold_policy(policy: TagPolicy) -> dict[str, Any]:
+    """What is not the default, which belongs to the version: another default is another version."""
+    default = document.policy_out(TagPolicy())
+    return {name: value for name, value in document.policy_out(policy).items() if value != default[name]}
+
+
+# Stand in a name for the key of its node, and before what the key has more than the name.
+_KEY, _SHORT_OF = "\0", "\1"
+
+
+def _fold_names(entries: Collection[NodeEntry]) -> dict[str, Any]:
+    """Most names and keys are made of each other: `node_linear` of `linear`, `/fc/Gemm_output_0` of `/fc/Gemm`."""
+    named_by_key = not any(mark in entry.name for entry in entries for mark in (_KEY, _SHORT_OF))
+    names = [_name_by_key(entry) if named_by_key else entry.name for entry in entries]
+    return {"names": names, "named_by_key": named_by_key}
+
+
+def _name_by_key(entry: NodeEntry) -> str:
+    if entry.key and entry.key in entry.name:
+        return entry.name.replace(entry.key, _KEY, 1)
+    is_beginning = entry.name and entry.key.startswith(entry.name)
+    return _SHORT_OF + entry.key.removeprefix(entry.name) if is_beginning else entry.name
+
+
+def _unfold_names(folded: Mapping[str, Any], keys: Iterable[str]) -> Iterator[str]:
+    columns = zip(keys, folded["names"], strict=True)
+    # Version 1 has whole names.
+    named_by_key = folded.get("named_by_key", False)
+    for key, name in columns:
+        if named_by_key and _KEY in name:
+            yield name.replace(_KEY, key, 1)
+        elif named_by_key and name.startswith(_SHORT_OF):
+            yield key.removesuffix(name[1:])
+        else:
+            yield name
 
 
 _NOWHERE: dict[str, Any] = {"path": "", "aliases": []}

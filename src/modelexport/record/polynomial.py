@@ -179,8 +179,11 @@ Size: TypeAlias = int | Polynomial
 
 def sizes_sum(sizes: Iterable[Size]) -> Polynomial:
     """The sum of many, in time that grows with all of their terms and no faster."""
+    listed = list(sizes)
+    if len(listed) == 1:
+        return Polynomial.of(listed[0])
     summed: dict[Monomial, int] = {}
-    for size in sizes:
+    for size in listed:
         for monomial, factor in Polynomial.of(size).terms:
             summed[monomial] = summed.get(monomial, 0) + factor
     return _sort_terms(summed)

@@ -97,9 +97,17 @@ class Tags:
 
     def tag(self, path: str) -> str:
         """The tag of the module, or of the nearest module above it that the policy keeps; empty if there is none."""
-        above = lineage_of(self.hierarchy.canonical.get(path, path))
-        kept = [self.by_path[path] for path in above if path in self.by_path]
-        return kept[-1] if kept else ""
+        # Asked for every node, and of few modules.
+        tag = self._tags.get(path)
+        if tag is None:
+            above = lineage_of(self.hierarchy.canonical.get(path, path))
+            kept = [self.by_path[path] for path in above if path in self.by_path]
+            tag = self._tags[path] = kept[-1] if kept else ""
+        return tag
+
+    @cached_property
+    def _tags(self) -> dict[str, str]:
+        return {}
 
     def path(self, tag: str) -> str | None:
         return self.by_tag.get(tag)

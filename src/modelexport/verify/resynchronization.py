@@ -12,14 +12,17 @@ is credited to:
 - no value of the file holds it in its shape, which is that of the wrong one
 - both are worked out from the same values, which the file has
 - something that the model computes from it, the file computes from what took its place: else it was a wrong guess
+- it could not as well be another one, which the file does not have in the end: two wrong values of one shape, made from
+  the same, may each be either of the two, unless they look like them
 
 The node that made what was exchanged stays wrong: values prove nothing of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from modelexport.graph.algorithms import group_by_key
 from modelexport.graph.index import MAIN, Graph
@@ -43,6 +46,18 @@ class Exchange:
 
     name: str
     number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What an exchange was chosen by.
+
+    sources  ids of what the wrong value was worked out from
+    rivals   numbers of all that were missing and fitted; none if the chosen one looks like what it takes the place of
+    """
+
+    sources: _Ids
+    rivals: frozenset[int]
 
 
 class ModelDataflow:
@@ -137,6 +152,8 @@ class Resynchronizer:
         self._kept, self._rejected = kept, rejected
         self._held, self._held_ids = set(held), set(map(dataflow.id_of, held))
         self.exchanged: dict[str, Exchange] = {}
+        self._choices: dict[Exchange, _Choice] = {}
+        self._made_ids: set[int] = set()  # of what nodes made by themselves
         self.confirmed: set[Exchange] = set()
         # By value: the ids of what it holds; where it holds nothing of the model's, of what it was computed from.
         self._sources: dict[str, _Ids] = {}
@@ -152,9 +169,39 @@ class Resynchronizer:
         return [exchange for exchange in made if any(map(self.is_worked_out, self._made_of(exchange.name)))]
 
     @property
+    def ambiguous(self) -> set[Exchange]:
+        """Exchanges that were made and could as well have been others, with these.
+
+        relu(fc1(x)) + relu(fc2(x)), with wrong weights: given what fc2 makes, the first relu makes what the second does
+
+        What the file made after all, or lacks in another place, is not missing in this one.
+        """
+        chosen = {item: self._choices[item] for item in self.exchanged.values() if item in self._choices}
+        ambiguous: set[Exchange] = set()
+        for exchange, choice in chosen.items():
+            elsewhere = (item for item, other in chosen.items() if other.sources != choice.sources)
+            settled = self._made_ids.union(self._ids_of(elsewhere), self._ids_of([exchange]))
+            missing = {number for number in choice.rivals if self._dataflow.id_of(number) not in settled}
+            if missing:
+                ambiguous |= {exchange, *(Exchange(exchange.name, number) for number in missing)}
+        return ambiguous
+
+    def _ids_of(self, exchanges: Iterable[Exchange]) -> _Ids:
+        return frozenset(self._dataflow.id_of(item.number) for item in exchanges if item.number is not None)
+
+    @property
     def known(self) -> int:
         """How many values of the file hold what the model made of its inputs."""
-        return len(self._known)
+        return len(self._known - self.doubtful)
+
+    @property
+    def doubtful(self) -> set[str]:
+        """Values that exchanges lead to which nothing confirmed: what they hold may be no more than what was guessed.
+
+        relu(h) is h where h is not negative: whoever made what took the place of h has not made what relu makes
+        """
+        unconfirmed = set(self.unconfirmed)
+        return {name for name, behind in self._behind.items() if not behind.isdisjoint(unconfirmed)}
 
     def choose(self, samples: Mapping[str, Sample], *, is_last: bool) -> Exchange | None:
         """The first of successive values whose place another one is to take, if there is any.
@@ -191,7 +238,13 @@ class Resynchronizer:
         producers = self._graph.producers
         if not is_last and producers[first] is not producers.get(next(iter(samples))):
             return Exchange(first)
-        return self._pick_pair(first, window, fitting)
+        picked = self._pick_pair(first, window, fitting)
+        numbers = set(fitting[picked.name])
+        is_like = any(
+            number == picked.number and self._measure(window, picked.name, number) < _NEAR for number in numbers
+        )
+        self._choices[picked] = _Choice(sources[picked.name], _NONE if is_like else frozenset(numbers))
+        return picked
 
     def see(self, name: str, sample: Sample) -> None:
         """A value that counts; what was exchanged comes with what took its place."""
@@ -201,6 +254,8 @@ class Resynchronizer:
         exchange = self.exchanged.get(name)
         if exchange is not None and exchange.number is not None:
             ids |= {self._dataflow.id_of(exchange.number)}
+        else:
+            self._made_ids |= ids
         self._sources[name] = ids or self._sources_of(name, self._sources)
         if ids:
             self._known.add(name)
@@ -260,10 +315,7 @@ class Resynchronizer:
 
     def _pick_pair(self, first: str, window: Mapping[str, Sample], fitting: Mapping[str, Sequence[int]]) -> Exchange:
         """The earliest pair that looks alike; else the first value, and what the model made first."""
-
-        def apart(name: str, number: int) -> float:
-            return distance(window[name], self._dataflow.samples[number])
-
+        apart = partial(self._measure, window)
         for number in fitting[first]:
             names = [name for name, numbers in fitting.items() if number in numbers]
             name = min(names, key=lambda name: apart(name, number))
@@ -271,3 +323,7 @@ class Resynchronizer:
             if nearest == number and apart(name, number) < _NEAR:
                 return Exchange(name, number)
         return Exchange(first, fitting[first][0])
+
+    def _measure(self, window: Mapping[str, Sample], name: str, number: int) -> float:
+        """How far apart a value of the file and one of the model are."""
+        return distance(window[name], self._dataflow.samples[number])

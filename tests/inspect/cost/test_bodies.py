@@ -115,6 +115,13 @@ def test_a_scan_runs_once_for_each_slice() -> None:
     found = cost_of(file_of([scan, relu], [value("s", ("batch", 8)), value("x", ("batch", "steps", 8))], WEIGHTS))
     assert str(found.total.flops) == "128·batch·steps"
     assert str(found.by_key["y"].other) == "8·batch·steps"
+    del scan.attribute[-1].ints[:]  # fewer axes than there are values
+    scan.attribute[-2].ints[0] = 7  # an axis that nothing has
+    assert "rounds of" in str(
+        cost_of(
+            file_of([scan, relu], [value("s", ("batch", 8)), value("x", ("batch", "steps", 8))], WEIGHTS)
+        ).total.flops
+    )
 
 
 def called(times: int) -> onnx.ModelProto:
@@ -169,3 +176,9 @@ def test_a_scan_that_states_an_impossible_number_of_inputs_takes_no_memory(state
     )
     scan = helper.make_node("Scan", ["x"], ["y"], body=inner, num_scan_inputs=stated)
     assert cost_of(file_of([scan], [value("x", ("steps", 8))])).total.flops == Polynomial.of(0)
+
+
+def test_a_body_of_an_operator_of_somebody_else_takes_what_it_likes() -> None:
+    inner = body([helper.make_node("Neg", ["x"], ["t"])], ["t"])
+    loop = helper.make_node("Loop", ["x"], ["y"], domain="com.example", body=inner)
+    assert cost_of(file_of([loop], [value("x", ("n", 8))])).by_key

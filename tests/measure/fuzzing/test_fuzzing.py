@@ -156,7 +156,7 @@ def test_documents_and_packed_records_stay_readable_as_such() -> None:
     document = {"modules": {"a": [1, 2, {"b": "c"}]}, "keys": ["x", "y"]}
     mutated = [mutate_json_file(json.dumps(document).encode(), random) for _ in range(100)]
     assert sum(json.dumps(document).encode() != data for data in mutated) > 80
-    packed = mutate_packed(f"modelexport-record-1:{squeeze(document)}", random)
+    packed = mutate_packed(f"modelexport-record-2:{squeeze(document)}", random)
     assert unsqueeze(packed.partition(":")[2]) != document
 
 

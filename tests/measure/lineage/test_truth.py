@@ -10,7 +10,7 @@ import pytest
 from measure.lineage.truth import nearness, tells
 from onnx import TensorProto
 from tests.support.building import node, tree
-from tests.support.tool_cases import DENSE, SIZE, Case, after_dense, fused_gemm, model, random, tensor, values
+from tests.support.tool_cases import DENSE, SIZE, Case, after_dense, dense, fused_gemm, model, random, tensor, values
 
 from modelexport.record.hierarchy import ModuleCall
 
@@ -109,6 +109,27 @@ def test_pieces_of_a_packed_product_are_work_of_all_that_it_stands_for() -> None
         assert written(case.truth().contributors(case.node(made))) == {"q", "k"}
 
 
+def test_pieces_without_a_name_are_known_by_their_numbers() -> None:
+    before = model(
+        node("MatMul", "x w1", "a"),
+        node("MatMul", "x w2", "b"),
+        node("Relu", "a", "c"),
+        node("Relu", "b", "d"),
+        node("Sum", "c d", "y"),
+        weights=DENSE.graph.initializer,
+    )
+    packed = [node("MatMul", "x w1", "packed"), node("Split", "packed", "one two", num_outputs=2)]
+    relus = [node("Relu", "one", "c"), node("Relu", "two", "d")]
+    after = model(*packed, *relus, node("Sum", "c d", "y"), weights=DENSE.graph.initializer)
+    owners = {"a": ["q"], "b": ["k"], "c": ["act"], "d": ["act"], "y": [""]}
+    case = Case(before, after, tree({"": "Net", "q": "Linear", "k": "Linear", "act": "ReLU"}), owners)
+    made = values(before)
+    both = np.concatenate((made["a"], made["b"]), axis=-1)
+    truth = case.truth(packed=both, one=made["a"], two=made["b"], c=made["c"], d=made["d"], y=made["y"])
+    for key in ("packed", "one"):
+        assert written(truth.contributors(case.node(key))) == {"q", "k"}
+
+
 TWINS = model(
     node("Relu", "x", "left"), node("Relu", "x", "right"), node("Sigmoid", "x", "third"), node("Sum", "left right", "y")
 )
@@ -195,6 +216,48 @@ class TestValues:
         made = values(DENSE)
         truth = case.truth(h1=(made["h1"] + made["a1"]) / 2)
         assert truth.work(case.node("r1")) == ["r1"]
+
+    def test_what_it_made_is_looked_for_from_the_names_that_it_reads(self) -> None:
+        """What it reads may be the sum already, as far as values tell: it may still be what adds, and no activation."""
+        case = after_dense(node("MatMul", "x w1", "h1"), node("Add", "h1 b1", "r1"), *SECOND)
+        made = values(DENSE)
+        origin = case.truth(h1=(made["h1"] + made["a1"]) / 2, r1=made["a1"]).origin(case.node("r1"))
+        assert origin is not None
+        assert origin.key == "a1"
+
+    def test_where_values_hardly_tell_one_that_reads_more_may_do_what_came_next(self) -> None:
+        """A norm that was next to nothing, in a bias that was not there before."""
+        before = dense(node("Gemm", "x w1", "h1"), node("Add", "h1 b1", "a1"), node("Relu", "a1", "y"))
+        hierarchy = tree({"": "Net", "fc": "Linear", "norm": "BatchNorm1d", "act": "ReLU"})
+        owners = {"h1": ["fc"], "a1": ["norm"], "y": ["act"]}
+        made = values(before)
+        for inputs, contributors in (("x w1 b1", {"fc", "norm"}), ("x w1", {"fc"})):
+            case = Case(before, dense(node("Gemm", inputs, "h1"), node("Relu", "h1", "y")), hierarchy, owners)
+            truth = case.truth(h1=(made["h1"] + made["a1"]) / 2, y=made["y"])
+            assert written(truth.contributors(case.node("h1"))) == contributors
+
+    def test_a_second_output_is_nothing_that_was_added(self) -> None:
+        nodes = [node("Split", "x", "s t", axis=-1, num_outputs=2), node("Relu", "t", "y")]
+        case = Case(model(*nodes), model(*nodes), tree({"": "Net", "act": "ReLU"}), {"s": [""], "y": ["act"]})
+        made = values(case.before)
+        assert written(case.truth(s=made["s"], t=made["t"], y=made["y"]).modules(case.node("y"))) == {"act"}
+
+    @pytest.mark.parametrize("bias", ["b1", "copy"])
+    def test_a_bias_of_zero_is_added_by_who_reads_it(self, bias: str) -> None:
+        """Weights that are equal may be copies of one: the tool reads that."""
+        weights = [each for each in DENSE.graph.initializer if each.name != "b1"]
+        weights.append(tensor("b1", np.zeros(SIZE, np.float32)))
+        copy = [node("Identity", "b1", "copy")] if bias == "copy" else []
+        products = [node("MatMul", "x w1", "h1"), node("Add", f"h1 {bias}", "a1"), node("Gelu", "a1", "y")]
+        fused = node("BiasGelu", "h1 b1", "y", domain="com.microsoft")
+        alone = node("Gelu", "h1", "y", domain="com.microsoft")
+        owners = {"copy": [""], "h1": ["fc"], "a1": ["fc"], "y": ["act"]}
+        hierarchy = tree({"": "Net", "fc": "Linear", "act": "GELU"})
+        before = model(*copy, *products, weights=weights)
+        made = values(before)
+        for last, modules in ((fused, {str(ModuleCall(""))}), (alone, {"act"})):
+            case = Case(before, model(products[0], last, weights=weights), hierarchy, owners)
+            assert written(case.truth(h1=made["h1"], y=made["y"]).modules(case.node("y"))) == modules
 
     def test_what_has_become_a_constant_under_its_name_is_nobodys_work(self) -> None:
         before = model(node("Shape", "x", "s"), node("Add", "s s", "t"), node("Concat", "s t", "y", axis=0))

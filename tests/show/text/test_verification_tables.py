@@ -298,6 +298,11 @@ def test_notes_come_last_and_times_if_asked_for() -> None:
     assert lines(found, Shown(verbose=True))[-1] == "load 1.2 s"
 
 
+def test_a_number_that_leaves_its_neighbours_no_room() -> None:
+    wide = replace(difference(131), sqnr=1e174)
+    assert lines(verification(numbers("fc"), output=wide))[-1] == "everything agrees"
+
+
 @given(VERIFICATIONS, st.builds(Shown, st.booleans(), st.none() | st.integers(1, 3), st.booleans(), st.booleans()))
 def test_whatever_was_found_can_be_shown(found: Verification, shown: Shown) -> None:
     text = as_text(verification_tables(found, shown))

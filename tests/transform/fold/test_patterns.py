@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import onnx
 import pytest
@@ -11,7 +12,7 @@ from tests.support.building import provenance, tree
 from tests.support.foldable_graphs import graph, layers, parse_nodes
 
 from modelexport.errors import UnknownName, UserError
-from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.hierarchy import CallSite, ModuleCall
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import ALONE, INTERLEAVED, SMALL
 from modelexport.transform.fold.fold import fold_model
@@ -143,6 +144,19 @@ def test_inner_modules_come_first() -> None:
         [str(branch.call) for branch in level] for level in list_levels(list_fold_nodes(made.proto.graph.node), record)
     ]
     assert levels == [["layers.0.fc", "layers.1.fc"], ["layers.0", "layers.1"]]
+
+
+def test_a_record_of_a_stranger_that_is_at_odds_about_who_called_whom() -> None:
+    """`one.sub` was called by nobody, and what is inside of it never ran; by their paths, `one` made both calls."""
+    owners = {"a": "one", "b": "one.sub.leaf", "y": "one"}
+    classes = {"one": "Layer", "one.sub": "Part", "one.sub.leaf": "Leaf"}
+    proto, record = tagged("a=Exp(x) b=Neg(a) y=Abs(b)", owners, classes)
+    root, outer, inner = (ModuleCall(path) for path in ("", "one", "one.sub"))
+    calls = (CallSite(root, None), CallSite(outer, root), CallSite(inner, None))
+    record = replace(record, hierarchy=replace(record.hierarchy, calls=calls))
+    levels = list(list_levels(list_fold_nodes(proto.graph.node), record))
+    assert [[branch.call.path for branch in level] for level in levels] == [["one.sub.leaf"], ["one.sub"], ["one"]]
+    assert fold_model(proto, record, ["Layer"], "it").model.functions
 
 
 def test_what_is_asked_for_by_name_and_cannot_be_done_is_an_error() -> None:

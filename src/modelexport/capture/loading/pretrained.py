@@ -140,8 +140,8 @@ _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")  # unpickling r
 
 def open_checkpoint(folder: Path, allow_pickle: bool) -> tuple[Mapping[str, object], str | None]:
     """The configuration and the kind of weight file in a folder, if any, refusing what would be unsafe to open."""
-    if not (folder / CONFIG).is_file():
-        seen = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
+    if not (folder / CONFIG).exists():
+        seen = some_of(sorted(entry.name for entry in folder.iterdir())) or "nothing"
         raise ModelUnloadable(
             f"no {CONFIG} in {str(folder)!r}; it holds: {seen}",
             "Give a folder written by save_pretrained, or package.module:callable for any other module.",

@@ -4,6 +4,7 @@
     tensors    an unknown type, a negative side, bytes that do not fit the shape, external data at no place
     types      of values: a number that ONNX has no type for
     attributes without a type
+    bodies     of a Loop without counter or condition; a Scan that does not say how many of its inputs are scanned
     functions  that unfold to more than `record/limits.py` allows, and bodies whose ids are too long for their values
 
 Linear in the structure of a file; of weights only lengths are compared. Whatever passes may still be no valid model
@@ -25,7 +26,6 @@ from google.protobuf.message import DecodeError, Message
 from modelexport.errors import FileMalformed, FileUnreadable, shorten
 from modelexport.graph.file import external
 from modelexport.graph.file.weights import Typed, WeightData, count_values, has_data, storage_size, typed_field
-from modelexport.graph.functions import measure_calls
 from modelexport.graph.index import function_id, node_key, subgraphs_with_ids
 from modelexport.record import limits
 from modelexport.record.regular_files import is_special
@@ -33,6 +33,12 @@ from modelexport.record.regular_files import is_special
 _KINDS = onnx.AttributeProto
 _PLAIN = frozenset((_KINDS.INT, _KINDS.INTS, _KINDS.FLOAT, _KINDS.FLOATS, _KINDS.STRING, _KINDS.STRINGS))
 _BODIES = frozenset((_KINDS.GRAPH, _KINDS.GRAPHS))
+_NUMBERS: dict[int, str] = {_KINDS.INT: "a whole number", _KINDS.INTS: "a list of whole numbers"}
+_SCAN_KINDS: dict[str, int] = {
+    "num_scan_inputs": _KINDS.INT,
+    "scan_input_axes": _KINDS.INTS,
+    "scan_output_axes": _KINDS.INTS,
+}
 _DATA_TYPES = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProto.UNDEFINED}
 _LARGEST = 2**63 - 1
 _LISTED = 100
@@ -122,6 +128,8 @@ def _function_faults(proto: onnx.ModelProto) -> Iterator[str]:
         repeated = next(name for index, name in enumerate(names) if name in names[:index])
         yield f"there are several functions {shorten(repeated)!r}"
         return
+    from modelexport.graph.functions import measure_calls
+
     unfolded = measure_calls(proto)
     if unfolded.depth > limits.CALL_DEPTH:
         yield f"its functions call each other {unfolded.depth:,} deep, more than {limits.CALL_DEPTH}"
@@ -174,6 +182,8 @@ class _Walk:
             if kinds <= _PLAIN:
                 continue
             yield from self.attribute_faults(attributes, node.op_type)
+            if node.op_type in ("Loop", "Scan") and node.domain in ("", "ai.onnx"):
+                yield from _body_faults(node)
             if kinds & _BODIES and not self.is_over:
                 for body_id, body in subgraphs_with_ids(node, node_key(node, graph_id)):
                     yield from self.graph_faults(body, body_id, {})
@@ -206,6 +216,25 @@ class _Walk:
         yield from self._tensor_faults(sparse.indices, None)
         if any(side < 0 for side in sparse.dims):
             yield f"the sparse tensor {shorten(sparse.values.name)!r} has the shape {shorten(str(list(sparse.dims)))}"
+
+
+def _body_faults(node: onnx.NodeProto) -> Iterator[str]:
+    """What a body takes first, and what is scanned, decides what all other values of the node stand for.
+
+    https://onnx.ai/onnx/operators/onnx__Loop.html, https://onnx.ai/onnx/operators/onnx__Scan.html
+    """
+    name = shorten(node.name)
+    for attribute in node.attribute:
+        takes, makes = len(attribute.g.input), len(attribute.g.output)
+        if node.op_type == "Loop" and attribute.name == "body" and (takes < 2 or makes < 1):
+            yield (
+                f"the Loop {name!r} has a body with {takes} inputs and {makes} outputs, and it takes 2 at "
+                f"least and makes 1 at least"
+            )
+        elif node.op_type == "Scan" and attribute.name in _SCAN_KINDS and not attribute.ref_attr_name:
+            wanted = _SCAN_KINDS[attribute.name]
+            if attribute.type != wanted:
+                yield f"the attribute {attribute.name} of the Scan {name!r} is not {_NUMBERS[wanted]}"
 
 
 def _find_tensor_fault(tensor: onnx.TensorProto, data: WeightData | None) -> str:

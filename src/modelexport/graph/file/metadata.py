@@ -16,17 +16,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 
 from modelexport.errors import FileUnreadable, UserError, quote_argument, some_of
-from modelexport.graph.index import walk_nodes
+from modelexport.graph.index import Node, walk_nodes
 from modelexport.graph.protos import subgraphs
 from modelexport.record.document import SIDECAR_SUFFIX
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.record.outline import Outline, pack_outline
 from modelexport.record.packed import pack
 from modelexport.record.provenance import Attribution, Provenance
+
+if TYPE_CHECKING:
+    from modelexport.record.outline import Outline
 
 PREFIX = "pkg.modelexport."
 RECORD_KEY = f"{PREFIX}record"
@@ -110,6 +113,8 @@ def embed_record(model: onnx.ModelProto, provenance: Provenance, outline: Outlin
     _drop(model, (), (RECORD_KEY, OUTLINE_KEY))
     _add(model, [(RECORD_KEY, pack(provenance))])
     if outline is not None:
+        from modelexport.record.outline import pack_outline
+
         _add(model, [(OUTLINE_KEY, pack_outline(outline, provenance))])
 
 
@@ -197,7 +202,7 @@ def read_node_keys(node: onnx.NodeProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in node.metadata_props if entry.key.startswith(PREFIX)}
 
 
-def count_differing_nodes(protos: Mapping[str, onnx.NodeProto], provenance: Provenance) -> int:
+def count_differing_nodes(nodes: Iterable[Node], provenance: Provenance) -> int:
     """How many nodes carry keys, and not those of the record.
 
     Read of every file that is opened, so expected keys are made once for each attribution, which nodes share, and what
@@ -205,17 +210,18 @@ def count_differing_nodes(protos: Mapping[str, onnx.NodeProto], provenance: Prov
     """
     expected_keys: dict[int, dict[str, str]] = {}
     count = 0
-    for key, node in protos.items():
-        entry, expected = provenance.nodes.get(key), {}
+    for node in nodes:
+        if not node.metadata:
+            continue
+        entry, expected = provenance.nodes.get(node.key), {}
         if entry is not None:
             attribution = entry.attribution
             expected = expected_keys.get(id(attribution), {})
             if not expected:
                 expected = expected_keys[id(attribution)] = node_keys(provenance, attribution)
         equal = other = 0
-        for item in node.metadata_props:
-            name = item.key
-            if name in expected and expected[name] == item.value:
+        for name, value in node.metadata.items():
+            if name in expected and expected[name] == value:
                 equal += 1
             elif name.startswith(PREFIX):
                 other += 1

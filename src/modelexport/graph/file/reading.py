@@ -20,6 +20,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -32,9 +33,11 @@ from modelexport.graph.file import weights as wire
 from modelexport.graph.file.external import external_data, is_external, tensors
 from modelexport.graph.file.faults import ensure_text, ensure_wellformed
 from modelexport.graph.file.weights import Part, WeightData, detach, has_data, storage_size
-from modelexport.graph.functions import InlinedModel, inline_graph
 from modelexport.graph.index import Graph, index_model
 from modelexport.record.regular_files import open_regular
+
+if TYPE_CHECKING:
+    from modelexport.graph.functions import InlinedModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +62,8 @@ class ModelFile:
 
     @cached_property
     def inlined(self) -> InlinedModel:
+        from modelexport.graph.functions import InlinedModel, inline_graph
+
         return InlinedModel(self.proto, inline_graph(self.graph))
 
     def is_detached(self, initializer: onnx.TensorProto) -> bool:

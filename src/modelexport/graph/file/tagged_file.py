@@ -14,16 +14,13 @@ and `profile` of the graph that was optimized) traces lineage, from the graph th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-
-import onnx
+from typing import TYPE_CHECKING
 
 from modelexport.errors import FileUnreadable, RecordMismatch, RecordMissing, RecordUnreadable, quote_argument
-from modelexport.graph.crossings import Crossings, find_crossings
-from modelexport.graph.file.context import find_cache_sizes
 from modelexport.graph.file.metadata import (
     count_differing_nodes,
     name_nodes,
@@ -33,15 +30,18 @@ from modelexport.graph.file.metadata import (
 )
 from modelexport.graph.file.reading import ModelFile, open_model
 from modelexport.graph.index import Graph, Node, edges_of, walk_nodes
-from modelexport.graph.outline import digested, graph_of, sketches_of
-from modelexport.graph.related import count_known_nodes, describes
-from modelexport.graph.soundness import ensure_sound
-from modelexport.graph.types import ValueTypes, fill_sizes
 from modelexport.record.document import SIDECAR_SUFFIX, from_document
 from modelexport.record.json_reading import read_json
-from modelexport.record.outline import Outline, Sketch, Sketches, unpack_outline
 from modelexport.record.packed import unpack
 from modelexport.record.provenance import Confidence, Evidence, EvidenceKind, NodeEntry, Provenance, unattributed
+
+# What a part takes to be made is imported when it is: most questions need few of them.
+if TYPE_CHECKING:
+    import onnx
+
+    from modelexport.graph.crossings import Crossings
+    from modelexport.graph.types import ValueTypes
+    from modelexport.record.outline import Outline, Sketch, Sketches
 
 _NOT_RECORDED = "not in the record: the graph was changed after export"
 STALE_NOTE = (
@@ -73,6 +73,8 @@ class TaggedFile(ModelFile):
 
     @cached_property
     def types(self) -> ValueTypes:
+        from modelexport.graph.types import ValueTypes
+
         return ValueTypes(self)
 
     @cached_property
@@ -81,6 +83,9 @@ class TaggedFile(ModelFile):
 
         past_key_values.0.key [batch, 2, past, head]  ->  [batch, 2, past, 16]
         """
+        from modelexport.graph.file.context import find_cache_sizes
+        from modelexport.graph.types import fill_sizes
+
         stated = find_cache_sizes(self.path.parent, [value.name for value in self.proto.graph.input])
         record = self.related_record
         return fill_sizes(self.proto, {**stated, **(record.origin.sizes if record is not None else {})})
@@ -120,7 +125,12 @@ class TaggedFile(ModelFile):
     @property
     def is_recorded(self) -> bool:
         """Whether a record is stored in the file or beside it, be it one that cannot be read."""
-        return any(stored.provenance or stored.problem for stored in (self.embedded, self.sidecar))
+        # One after the other: a sidecar beside a file with its own record is not even opened.
+        return any(stored.provenance or stored.problem for stored in self._stored_records())
+
+    def _stored_records(self) -> Iterator[StoredRecord]:
+        yield self.embedded
+        yield self.sidecar
 
     def believing(self, record: Provenance) -> TaggedFile:
         """The same file with a record for this graph that is not stored."""
@@ -149,7 +159,7 @@ class TaggedFile(ModelFile):
         record = None if self.believed is not None else self.embedded.provenance
         if record is None or not self.is_up_to_date:
             return ()
-        count = count_differing_nodes(self.protos, record)
+        count = count_differing_nodes(self.graph.nodes, record)
         if not count:
             return ()
         nodes = "1 node differ" if count == 1 else f"{count:,} nodes differ"
@@ -158,6 +168,10 @@ class TaggedFile(ModelFile):
     @property
     def is_record_foreign(self) -> bool:
         """Whether the record speaks of another model, so that nothing can be asked about this one."""
+        if self.is_up_to_date:
+            return False
+        from modelexport.graph.related import describes
+
         return not describes(self.record, self.graph, beside=self.is_record_beside)
 
     @cached_property
@@ -180,13 +194,19 @@ class TaggedFile(ModelFile):
 
     @cached_property
     def crossings(self) -> Crossings:
+        from modelexport.graph.crossings import find_crossings
+
         return find_crossings(self.graph, self.provenance)
 
     @cached_property
     def outline(self) -> Outline | None:
         """The graph that the record was made for, in brief, if that is in the file."""
         packed = read_outline(self.proto)
-        return None if packed is None else unpack_outline(packed, self.record)
+        if packed is None:
+            return None
+        from modelexport.record.outline import unpack_outline
+
+        return unpack_outline(packed, self.record)
 
     def with_names(self, refuses: Callable[[str], str]) -> tuple[TaggedFile, int]:
         """The same file with names for nodes that have none of their own or a refused one, and how many those are."""
@@ -202,6 +222,8 @@ class TaggedFile(ModelFile):
     def _fit_record(self) -> Provenance:
         record, graph = self.record, self.graph
         if self.is_record_foreign:
+            from modelexport.graph.related import count_known_nodes
+
             raise RecordMismatch(
                 f"the hierarchy record of {self.path} was made for another graph: "
                 f"it knows {count_known_nodes(record, graph)} of {len(graph.nodes)} nodes",
@@ -240,6 +262,8 @@ def _attempt(read: Callable[[], Provenance]) -> StoredRecord:
 
 
 def _fit_entry(node: Node, recorded: NodeEntry | None) -> NodeEntry:
+    if recorded is not None and recorded.op_type == node.op_type and recorded.name == node.name:
+        return recorded
     attribution = unattributed(_NOT_RECORDED) if recorded is None else recorded.attribution
     if recorded is not None and recorded.op_type != node.op_type:
         # Another operator makes the same value now. It may do more than its module's work: never better than inferred.
@@ -273,12 +297,17 @@ def find_ancestor(file: TaggedFile) -> Ancestor:
 
 def tagged_ancestor(file: TaggedFile) -> Ancestor:
     """The graph of the file itself, whatever it was made from."""
+    from modelexport.graph.outline import digested, sketches_of
+    from modelexport.graph.soundness import ensure_sound
+
     # Lineage walks producers, and would not return from a cycle.
     ensure_sound(file.proto, file.graph, str(file.path))
     return Ancestor(str(file.path), file.provenance, digested(file.graph), skip_unreadable(sketches_of(file)))
 
 
 def outlined_ancestor(file: TaggedFile) -> Ancestor:
+    from modelexport.graph.outline import graph_of
+
     outline = file.outline
     if outline is None:
         raise RecordMissing(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol, TypeAlias
@@ -28,6 +28,8 @@ VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 
 _WIDTH = {FIXED64: 8, FIXED32: 4}
 _VARINT_BITS = 64
+# A byte of a number from here on is followed by another one; the smallest tag is that of field 1.
+_CONTINUED, _FIRST_TAG = 0x80, 8
 
 
 class WireError(ValueError):
@@ -59,21 +61,31 @@ class Field:
 
 
 def fields(message: memoryview) -> Iterator[Field]:
+    return (Field(*bounds) for bounds in field_bounds(message))
+
+
+def field_bounds(message: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
+    """The same as plain numbers, number, wire type, start, value and end: a graph has tens of thousands of fields."""
     position, size = 0, len(message)
     while position < size:
         start = position
-        tag, position = _read_varint(message, position)
-        number, wire_type = tag >> 3, tag & 7
-        value, position = _bounds(message, position, wire_type)
+        tag = message[position]
+        if tag < _CONTINUED:
+            position += 1
+        else:
+            tag, position = _read_varint(message, position)
+        value, position = _bounds(message, position, tag & 7)
         # Field 0 does not exist, and a length that points behind the end is how truncation shows.
-        if number == 0 or position > size:
+        if tag < _FIRST_TAG or position > size:
             raise WireError(f"a field at byte {start} of {size} does not end")
-        yield Field(number, wire_type, start, value, position)
+        yield tag >> 3, tag & 7, start, value, position
 
 
 def _bounds(message: memoryview, position: int, wire_type: int) -> tuple[int, int]:
     """Where the value that follows the tag begins and ends."""
     if wire_type == DELIMITED:
+        if position < len(message) and (length := message[position]) < _CONTINUED:
+            return position + 1, position + 1 + length
         length, position = _read_varint(message, position)
         return position, position + length
     if wire_type == VARINT:
@@ -118,13 +130,13 @@ def rewrite(message: memoryview, edits: Mapping[int, Edit]) -> list[Part]:
     """The message with the value of every field that has an edit replaced by what the edit makes of it."""
     parts: list[Part] = []
     copied = 0
-    for field in fields(message):
-        if field.wire_type != DELIMITED or field.number not in edits:
+    for number, wire_type, start, value, end in field_bounds(message):
+        if wire_type != DELIMITED or number not in edits:
             continue
-        edited = edits[field.number](message[field.value : field.end])
+        edited = edits[number](message[value:end])
         if edited is not None:
-            parts += [message[copied : field.start], *delimited(field.number, edited)]
-            copied = field.end
+            parts += [message[copied:start], *delimited(number, edited)]
+            copied = end
     return [*parts, message[copied:]]
 
 
@@ -267,7 +279,11 @@ class Detached:
 
 def storage_size(tensor: onnx.TensorProto) -> int:
     """How many bytes a tensor's elements take in `raw_data` by its shape and type; 0 for strings."""
-    bits = math.prod(tensor.dims) * _WIDTH_OF_TYPE.get(tensor.data_type, 0)
+    return storage_bytes(tensor.data_type, tensor.dims)
+
+
+def storage_bytes(data_type: int, shape: Iterable[int]) -> int:
+    bits = math.prod(shape) * _WIDTH_OF_TYPE.get(data_type, 0)
     return max(0, -(-bits // 8))
 
 

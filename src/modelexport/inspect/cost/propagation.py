@@ -14,16 +14,17 @@ round of a Loop to the next is open.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import onnx
 
 from modelexport.graph.file.weights import storage_size
 from modelexport.graph.functions import InlinedModel
-from modelexport.graph.index import MAIN, Graph, Node
+from modelexport.graph.index import FLOATS, MAIN, Graph, Node
 from modelexport.graph.operators import RANDOM, SAME_WEIGHT
 from modelexport.graph.protos import plain_domain, stated_attributes
 from modelexport.inspect.cost.rules import NodeWork, Work, work_of
@@ -34,6 +35,10 @@ from modelexport.inspect.cost.values import CANNOT, UNDEFINED, OperatorCall, Sha
 from modelexport.record.polynomial import Polynomial, sizes_sum
 from modelexport.record.results.cost import ZERO, Kind
 
+Inputs = tuple[Value | None, ...]
+_Inferred = tuple[Sequence[Partial | None], Sequence[int], np.ndarray | None]
+# Numbers that an input may have for its node to be compared with others: axes and shapes, and no tables.
+_MOST_COMPARED = 8
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 # Exporters write this or more as the number of rounds of a Loop that has no limit.
 _NO_LIMIT = 2**31 - 1
@@ -52,6 +57,9 @@ class Propagation:
         self.model = model
         self.values = ValueTable(proto, graph, at)
         self._graph = self.model.graph
+        # By what nodes have in common.
+        self._inferred: dict[Hashable, _Inferred] = {}
+        self._works: dict[Hashable, tuple[Work, Polynomial | None]] = {}
         self._opsets = {plain_domain(opset.domain): opset.version for opset in proto.opset_import}
 
     def node_works(self) -> list[NodeWork]:
@@ -64,32 +72,49 @@ class Propagation:
             bodies = self._graph.subgraphs.get(node.key, ())
             if bodies:
                 # The node itself does nothing; what its bodies do is theirs.
-                works.append(self._node_work(node, Work(Kind.CONTROL, ZERO, ZERO), times, ZERO))
+                works.append(self._node_work(node, Work(Kind.CONTROL, ZERO, ZERO), ZERO, times))
                 run_bodies = {"If": self._run_if, "Loop": self._run_loop, "Scan": self._run_scan}
-                works += run_bodies.get(node.op_type, self._run_unknown)(node, bodies, times)
+                op_type = "" if plain_domain(node.domain) else node.op_type
+                works += run_bodies.get(op_type, self._run_unknown)(node, bodies, times)
             else:
                 works.append(self._run_node(node, times))
         return works
 
     def _run_node(self, node: Node, times: Polynomial) -> NodeWork:
         """What it makes is noted before its work is counted: most work goes by the numbers that come out."""
+        inputs = tuple([self.values[name] if name else None for name in node.inputs])
+        alike = _describe_call(node, inputs)
+        outputs = self._outputs(node, inputs, alike)
+        for name, value in zip(node.outputs, outputs, strict=False):
+            self.values[name] = value
+        return self._node_work(node, *self._work_and_bytes(node, inputs, outputs, alike), times)
+
+    def _work_and_bytes(
+        self, node: Node, inputs: Inputs, outputs: Sequence[Value], alike: Hashable
+    ) -> tuple[Work, Polynomial | None]:
+        """The same for all nodes that are alike and make alike; a reason why it is not known has a name in it."""
+        made = alike and (alike, tuple([(value.dtype, value.shape, value.fixed) for value in outputs]))
+        known = self._works.get(made)
+        if known is None:
+            op = self._call(node, inputs)
+            known = work_of(op, [value.shape for value in outputs]), _output_bytes(op, outputs)
+            if made and not known[0].reason:
+                self._works[made] = known
+        return known
+
+    def _call(self, node: Node, inputs: Inputs) -> OperatorCall:
         domain = plain_domain(node.domain)
-        op = OperatorCall(
+        return OperatorCall(
             op_type=node.op_type,
             domain=domain,
             attributes=self._attributes(node),
-            inputs=tuple(self.values[name] if name else None for name in node.inputs),
+            inputs=inputs,
             names=node.inputs,
             outputs=node.outputs,
             opset=self._opsets.get(domain, 1),
         )
-        outputs = self._outputs(op, node)
-        for name, value in zip(node.outputs, outputs, strict=False):
-            self.values[name] = value
-        work = work_of(op, [value.shape for value in outputs])
-        return self._node_work(node, work, times, _output_bytes(op, outputs))
 
-    def _node_work(self, node: Node, work: Work, times: Polynomial, makes: Polynomial | None) -> NodeWork:
+    def _node_work(self, node: Node, work: Work, makes: Polynomial | None, times: Polynomial) -> NodeWork:
         calls, key = self.model.inlined.origin(node.key)
         reads = tuple(dict.fromkeys(name for name in node.inputs if name in self._graph.initializers))
         weights = tuple(dict.fromkeys(value.weight for value in self.values.all(node.inputs) if value.weight))
@@ -101,25 +126,34 @@ class Propagation:
         plain = ((name, item) for name, item in attributes if item.type not in _GRAPHS and not item.ref_attr_name)
         return {name: plain_attribute(item) for name, item in plain}
 
-    def _outputs(self, op: OperatorCall, node: Node) -> list[Value]:
+    def _outputs(self, node: Node, inputs: Inputs, alike: Hashable) -> list[Value]:
         """Only the first output has contents and a weight: no operator of shape arithmetic has a second one."""
-        if op.op_type == "Constant" and not op.domain:
+        if node.op_type == "Constant" and not plain_domain(node.domain):
             return [constant_of(self.model.node_proto(node))]
-        shapes, dtypes = self._shapes_and_dtypes(op, node)
-        content = constant_values(op)
-        weight = next((value.weight for value in op.inputs if value is not None), "")
+        shapes, dtypes, content = self._infer(node, inputs, alike)
+        weight = next((value.weight for value in inputs if value is not None), "")
         # Without inputs it is random, or a sequence that is built: not a constant, which was dealt with above.
-        known = bool(op.inputs) and all(value.fixed for value in op.inputs if value is not None)
-        fixed = known and op.operator not in RANDOM
+        known = bool(inputs) and all(value.fixed for value in inputs if value is not None)
+        fixed = known and node.operator not in RANDOM
         return [
             Value(
                 *self.values.with_stated(name, shapes[index] if index < len(shapes) else None, dtypes[index]),
                 content=content if index == 0 else None,
                 fixed=fixed,
-                weight=weight if index == 0 and op.operator in SAME_WEIGHT else "",
+                weight=weight if index == 0 and node.operator in SAME_WEIGHT else "",
             )
             for index, name in enumerate(node.outputs)
         ]
+
+    def _infer(self, node: Node, inputs: Inputs, alike: Hashable) -> _Inferred:
+        """Shapes, types and numbers that come out, worked out once for nodes that are alike: layers repeat."""
+        known = self._inferred.get(alike)
+        if known is None:
+            op = self._call(node, inputs)
+            known = *self._shapes_and_dtypes(op, node), constant_values(op)
+            if alike:
+                self._inferred[alike] = known
+        return known
 
     def _shapes_and_dtypes(self, op: OperatorCall, node: Node) -> tuple[Sequence[Partial | None], Sequence[int]]:
         """Shapes by our own rules, and by ONNX's inference where there is none."""
@@ -203,11 +237,11 @@ class Propagation:
         for name, inner, axis in zip(node.inputs[states:], takes[states:], axes, strict=False):
             value = self.values[name]
             self.values[inner] = _without_axis(value, axis)
-            if rounds is None and value.shape:
+            if rounds is None and value.shape and -len(value.shape) <= axis < len(value.shape):
                 rounds = Polynomial.of(value.shape[axis])
         rounds = self._open_rounds(node) if rounds is None else rounds
         works = self._run_rounds(body, takes[:states], self.values.all(node.inputs[:states]), 0, times * rounds)
-        to = attributes.get("scan_output_axes") or [0] * len(node.outputs)
+        to = [*attributes.get("scan_output_axes", ()), *[0] * len(node.outputs)]  # a file can state too few
         for index, (name, value) in enumerate(zip(node.outputs, self.values.all(yields), strict=False)):
             is_state = index < states
             self.values[name] = _without_content(value) if is_state else _stacked(value, rounds, to[index - states])
@@ -241,6 +275,22 @@ class Propagation:
         for name in node.outputs:
             self.values[name] = Value(*self.values.with_stated(name, None, UNDEFINED))
         return [work for body in bodies for work in self._run(body, times * rounds)]
+
+
+def _describe_call(node: Node, inputs: Inputs) -> Hashable:
+    """Equal for nodes of which the same can be said, but for names; None for one that is not worth comparing."""
+    described: list[Hashable] = [node.op_type, node.domain, node.attributes, tuple(map(bool, node.outputs))]
+    is_computed = any(value is not None and value.content is None for value in inputs)
+    for value in inputs:
+        content = None if value is None else value.content
+        if value is not None and content is not None and content.size > _MOST_COMPARED:
+            # A bias beside a value that is computed: neither a shape nor a number follows from it.
+            if not is_computed or value.dtype not in FLOATS:
+                return None
+            content = None
+        numbers = None if content is None else (content.shape, *content.flat)
+        described.append(None if value is None else (value.dtype, value.shape, numbers))
+    return tuple(described)
 
 
 def _without_content(value: Value) -> Value:

@@ -46,6 +46,7 @@ def count(path: str, file: ModelFile, record: Provenance | None, at: Mapping[str
     counting = _Counting(graph, record, matching, works, owners_by_path(record))
     charges = _Charges()
     nodes = tuple(counting.charge_nodes(charges))
+    charges.sum_up()
     totals = ModuleTotals.of(graph, record, matching)
     axes = propagation.values.axes
     sources = {**axes.given, **axes.dependent}
@@ -76,6 +77,16 @@ class _Charge:
             elif size:
                 self.sizes.setdefault(measure, []).append(size)
 
+    def add_up(self) -> None:
+        self.sizes = {measure: [sizes_sum(sizes)] for measure, sizes in self.sizes.items()}
+
+    def include(self, other: _Charge) -> None:
+        for measure, sizes in other.sizes.items():
+            self.sizes.setdefault(measure, []).extend(sizes)
+        for measure, keys in other.unknown.items():
+            self.unknown.setdefault(measure, set()).update(keys)
+        self.constant_bytes += other.constant_bytes
+
     def amounts(self, counted: ModuleAmounts) -> Amounts:
         """With nodes, parameters and weights as all verbs count them."""
         # Added up at the end: polynomials of thousands of nodes in one go, instead of a longer one for each node.
@@ -99,12 +110,20 @@ class _Charges:
         self.total: dict[ModulePath, _Charge] = {}
         self.whole = _Charge()
 
-    def around(self, path: ModulePath) -> Iterator[_Charge]:
-        """Where a node of this module is charged: the file, the module itself, and each module around it."""
-        yield self.whole
-        yield self.own.setdefault(path, _Charge())
-        for above in [None] if path is None else lineage_of(path):
-            yield self.total.setdefault(above, _Charge())
+    def to(self, path: ModulePath) -> _Charge:
+        """Where what a node of this module takes is charged."""
+        charge = self.own.get(path)
+        if charge is None:
+            charge = self.own[path] = _Charge()
+        return charge
+
+    def sum_up(self) -> None:
+        """Charge the file and each module around with what every module takes itself: once, and not node by node."""
+        for path, charge in self.own.items():
+            charge.add_up()
+            self.whole.include(charge)
+            for above in [None] if path is None else lineage_of(path):
+                self.total.setdefault(above, _Charge()).include(charge)
 
 
 def _module_costs(record: Provenance | None, totals: ModuleTotals, charges: _Charges) -> Iterator[ModuleCost]:
@@ -143,11 +162,9 @@ class _Counting:
             modules = [self._paying(node.key, work.calls, work.weights) for work in works]
             # A node of a function is charged for each of its calls, to a module of that call.
             for module, size in zip(modules, sizes, strict=True):
-                for charge in charges.around(module):
-                    charge.add(node.key, size)
+                charges.to(module).add(node.key, size)
             if node.constant is not None:
-                for charge in charges.around(self._paying(node.key)):
-                    charge.constant_bytes += _constant_bytes(node)
+                charges.to(self._paying(node.key)).constant_bytes += _constant_bytes(node)
             yield self._cost_of(node, sizes, modules[0] if len(set(modules)) == 1 else self._paying(node.key))
 
     def _paying(self, key: str, calls: Sequence[str] = (), weights: Sequence[str] = ()) -> ModulePath:

@@ -35,7 +35,7 @@ from modelexport.inspect.validate import Finding, Validation
 from modelexport.record.lineage import Consistency, NodeOverlap, Relation, descent_of
 from modelexport.record.package import AbsentModule
 from modelexport.record.provenance import Claim, Confidence, NodeEntry, Provenance
-from modelexport.record.results import diff, files, verification
+from modelexport.record.results import diff, files, fleet, verification
 from modelexport.record.results.cost import Amounts, Cost, ModuleCost, NodeCost, OpenAxis
 from modelexport.record.results.profile import ModuleTime, NodeTime, Profile, SharedTime, SumCheck
 from modelexport.record.signals import OutputCheck
@@ -115,6 +115,12 @@ _QUERIED_NODE = fields(
     computed("relation", lambda entry: getattr(descent_of(entry.attribution), "relation", None)),
     computed("sources", lambda entry: getattr(descent_of(entry.attribution), "sources", None)),
     "confidence=attribution.confidence evidence=attribution.evidence reason=attribution.reason!",
+)
+
+# Of one step of a fleet, in JSON and CSV alike.
+_STEP = (
+    "row step verb status reason key seconds:3 cpu_seconds:3 peak_bytes exit_code timeout memory attempts worker"
+    " started"
 )
 
 _FILE_TABLES: Tables = {
@@ -246,6 +252,11 @@ _READING_TABLES: Tables = {
 }
 
 _RUNNING_TABLES: Tables = {
+    fleet.FleetResult: fields(_SCHEMA, "name folder ok steps rows ran kept planned notes seconds:3"),
+    fleet.FleetRow: fields("name source exporter ok fault steps=results broken missing"),
+    fleet.BrokenBudget: fields("step figure allowed seen"),
+    fleet.PlannedStep: fields("row step command kept"),
+    fleet.StepResult: fields(_STEP, "files figures operators"),
     Profile: fields(
         _SCHEMA,
         "file runs warmup optimization providers requested_providers=requested",
@@ -356,6 +367,10 @@ _FILE_COLUMNS: Mapping[type, Mapping[str, Fields]] = {
             _FALLBACK,
             computed("shared", lambda module: "; ".join(map(_shared_text, module.shared))),
         )
+    },
+    fleet.FleetResult: {
+        "results": fields(_STEP, "model_bytes", computed("nodes", lambda step: step.figures.get("nodes"))),
+        "planned": fields("row step command kept"),
     },
     verification.Verification: {
         "calls": fields(

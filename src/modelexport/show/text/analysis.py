@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -30,8 +31,6 @@ from rich.text import Text
 from modelexport.errors import printable
 from modelexport.graph.file.tagged_file import STALE_NOTE
 from modelexport.inspect.analyze import Analysis, FileFacts, ModuleFacts, Tally, Unowned
-from modelexport.inspect.query.answer import Answer
-from modelexport.record.lineage import Relation, descent_of
 from modelexport.record.provenance import Confidence, NodeEntry, Origin, Provenance
 from modelexport.show.module_tree import GroupedRow, Item, grouped_rows
 from modelexport.show.text.console import (
@@ -44,6 +43,9 @@ from modelexport.show.text.console import (
     share_text,
     table,
 )
+
+if TYPE_CHECKING:
+    from modelexport.inspect.query.answer import Answer
 
 _FEW = 40  # rows of the module table that can be read at once
 
@@ -222,6 +224,8 @@ def query_names(answer: Answer) -> str:
 
 def query_table(answer: Answer) -> Iterator[RenderableType]:
     """Nodes in the order of the file, which is one that they can run in."""
+    from modelexport.record.lineage import Relation, descent_of
+
     nodes, provenance = answer.nodes, answer.provenance
     if nodes:
         label = _labels(provenance)

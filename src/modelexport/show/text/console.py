@@ -17,17 +17,19 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.text import Text
 
 from modelexport.errors import printable, shorten
-from modelexport.graph.file.atomic import ensure_writable, write_atomically
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.limits import NAME_CHARACTERS
-from modelexport.record.polynomial import Polynomial
 from modelexport.record.provenance import Confidence
 from modelexport.show.text.table_layout import PlainTable
+
+if TYPE_CHECKING:
+    from modelexport.record.polynomial import Polynomial
 
 
 def emit(text: str, path: Path | None = None, *, quiet: bool = False) -> None:
@@ -35,12 +37,16 @@ def emit(text: str, path: Path | None = None, *, quiet: bool = False) -> None:
     if path is None:
         sys.stdout.write(text)
         return
+    from modelexport.graph.file.atomic import write_atomically
+
     write_atomically(path, text)
     sys.stderr.write("" if quiet else printable(f"wrote {path}") + "\n")
 
 
 def ensure_targets(paths: Iterable[Path]) -> None:
     """Fail now if text cannot be written to all of these, each of them a file of its own."""
+    from modelexport.graph.file.atomic import ensure_writable
+
     ensure_writable(*paths)
 
 
@@ -141,6 +147,8 @@ def _text(size: Polynomial | None, units: tuple[str, ...], most: int) -> str:
         return "?"
     if not size:
         return "0"
+    from modelexport.record.polynomial import Polynomial
+
     shown = size.terms[:most] if most else size.terms
     texts = []
     for monomial, factor in shown:

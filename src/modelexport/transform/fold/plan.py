@@ -10,7 +10,7 @@ one count have no such path among them, and the largest such part is taken.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
@@ -39,17 +39,18 @@ class CallBranch:
 def list_levels(fold_nodes: Sequence[FoldNode], provenance: Provenance) -> Iterator[list[CallBranch]]:
     """All calls with nodes but the outermost, those that made none first; a call comes after all that it made."""
     branches = _build_branches(fold_nodes, provenance)
-    levels: dict[int, list[CallBranch]] = {}
-    for call in sorted(branches, key=lambda call: -len(provenance.hierarchy.stack(call))):
-        branch = branches[call]
+    # Whoever made a call comes before it. A record of a stranger may say something else of how deep calls are.
+    for branch in reversed(branches.values()):
         branch.height = 1 + max((below.height for below in branch.below), default=-1)
+    inner = {below.call for branch in branches.values() for below in branch.below}
+    levels: dict[int, list[CallBranch]] = {}
     for call, branch in branches.items():
-        if len(provenance.hierarchy.stack(call)) > 1:
+        if call in inner:
             levels.setdefault(branch.height, []).append(branch)
     yield from (levels[height] for height in sorted(levels))
 
 
-def _build_branches(fold_nodes: Sequence[FoldNode], provenance: Provenance) -> Mapping[ModuleCall, CallBranch]:
+def _build_branches(fold_nodes: Sequence[FoldNode], provenance: Provenance) -> dict[ModuleCall, CallBranch]:
     branches: dict[ModuleCall, CallBranch] = {}
     for number, fold_node in enumerate(fold_nodes):
         # What several calls share goes by the innermost call around all of them.

@@ -23,7 +23,7 @@ import onnx
 from modelexport.errors import RecordUnreadable, UserError
 from modelexport.graph.file.metadata import FOLDED_DOMAIN, FOLDED_KEY, PREFIX
 from modelexport.graph.protos import rename_captured
-from modelexport.record.packed import squeeze, unsqueeze
+from modelexport.record.packed import squeeze_bzip2, unsqueeze_bzip2
 from modelexport.transform.fold.working_graph import constant_tensor
 
 _NAME = "modelexport-folded-1"
@@ -98,7 +98,7 @@ def write_recipe(model: onnx.ModelProto, recipe: FlatteningRecipe) -> None:
     kept = [entry for entry in model.metadata_props if entry.key != FOLDED_KEY]  # of an earlier folding
     del model.metadata_props[:]
     model.metadata_props.extend(kept)
-    model.metadata_props.add(key=FOLDED_KEY, value=f"{_NAME}:{squeeze(document)}")
+    model.metadata_props.add(key=FOLDED_KEY, value=f"{_NAME}:{squeeze_bzip2(document)}")
 
 
 def read_recipe(model: onnx.ModelProto) -> FlatteningRecipe | None:
@@ -113,7 +113,7 @@ def read_recipe(model: onnx.ModelProto) -> FlatteningRecipe | None:
             "Flatten it with the version that folded it.",
         )
     try:
-        return _from_document(unsqueeze(payload, _LARGEST))
+        return _from_document(unsqueeze_bzip2(payload, _LARGEST))
     except _DAMAGE as error:
         raise RecordUnreadable(
             f"what is needed to flatten the file is damaged: {error}", "Fold the flat file again."

@@ -1,0 +1,85 @@
+"""Fleets: speed on several workers, seeded faults, resume of 10,000 rows, and plans for many models.
+
+python -m measure fleet                     everything, with all architectures of the corpus: hours
+python -m measure fleet faults resume       these parts of the page
+python -m measure fleet speed bert t5       with these rows of the corpus
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from measure.catalogue import NotRunnable, Options
+from measure.corpus.rows import Row, read_rows
+from measure.fleet.corpus_models import pick_corpus
+from measure.fleet.faults import measure_faults
+from measure.fleet.resuming import measure_resume
+from measure.fleet.runs import known
+from measure.fleet.simulation import compose_plan
+from measure.fleet.speed import measure_speed
+from measure.pages import MEASURED, Table, compose_blocks, fill_blocks, write_page, written_by
+from measure.workers import BUILD
+
+PAGE = MEASURED.parent / "scale.md"
+FOLDER = BUILD / "fleet"
+PARTS = ("speed", "growth", "faults", "resume", "plan")
+
+
+def run_measure(options: Options) -> int:
+    corpus = read_rows()
+    parts, names = choose_parts(options, corpus)
+    tables = {}
+    for name, table in measure_parts(parts, pick_corpus(corpus, names)):
+        tables[name] = table
+        # At once: parts take an hour each, and one that fails must not cost those before it.
+        write_page(PAGE, fill_blocks(read_page(), {name: table.body()}))
+        sys.stdout.write(f"{table.markdown()}\n")
+        sys.stdout.flush()
+    missed = [table.title for table in tables.values() if not table.holds]
+    if missed:
+        sys.stderr.write(f"missed: {', '.join(missed)}\n")
+    return 1 if missed else 0
+
+
+def measure_parts(parts: Collection[str], rows: Sequence[Row]) -> Iterator[tuple[str, Table]]:
+    if not {"speed", "growth"}.isdisjoint(parts):
+        speed, growth = measure_speed(rows, FOLDER)
+        yield from (("speed", speed), ("growth", growth))
+    if "faults" in parts:
+        yield "faults", measure_faults(FOLDER / "faults")
+    if "resume" in parts:
+        yield "resume", measure_resume(FOLDER / "resume")
+    if "plan" in parts:
+        times = row_times(FOLDER / "speed" / "one")
+        yield "plan", compose_plan(times, len(times))
+
+
+def choose_parts(options: Options, corpus: Sequence[Row]) -> tuple[set[str], list[str]]:
+    """Parts of the page and rows of the corpus, which have different names."""
+    rows = {row.name for row in pick_corpus(corpus, ())}
+    options.pick_rows((*PARTS, *(name for name in rows if name not in PARTS)))
+    parts = {name for name in options.rows if name in PARTS}
+    names = [name for name in options.rows if name not in PARTS]
+    if names and not parts:
+        parts = {"speed"}
+    return parts or set(PARTS), names
+
+
+def row_times(folder: Path) -> list[float]:
+    """CPU seconds of all steps of each row of the last measurement of speed."""
+    times: defaultdict[str, float] = defaultdict(float)
+    for (row, _), result in known(folder).items():
+        times[row] += result.cpu_seconds or 0.0
+    if not times:
+        raise NotRunnable("no run times yet: measure `speed` first")
+    return sorted(times.values())
+
+
+def read_page() -> str:
+    if PAGE.exists():
+        return PAGE.read_text(encoding="utf-8")
+    blank = {name: Table(name, "", (), ()) for name in PARTS}
+    return compose_blocks("Scale", written_by("fleet", "on one machine"), blank)
