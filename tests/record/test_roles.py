@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import bz2
 import json
 from dataclasses import replace
 from typing import Any
@@ -15,7 +13,7 @@ from tests.support.building import model, node, provenance, provenances, to_docu
 
 from modelexport.errors import RecordUnreadable
 from modelexport.record.document import from_document
-from modelexport.record.packed import pack, unpack
+from modelexport.record.packed import pack, squeeze, unpack, unsqueeze
 from modelexport.record.provenance import Attribution, Provenance
 
 NET = tree({"": "Net", "enc": "Encoder", "enc.fc": "Linear"}, "", "enc", "enc.fc", "enc.fc")
@@ -66,11 +64,11 @@ def test_a_layer_is_a_number(layer: object) -> None:
 
 def folded(value: Provenance) -> tuple[str, dict[str, Any]]:
     name, _, payload = pack(value).partition(":")
-    return name, json.loads(bz2.decompress(base64.b85decode(payload)))
+    return name, unsqueeze(payload)
 
 
 def wrapped(name: str, record: dict[str, Any]) -> str:
-    return f"{name}:{base64.b85encode(bz2.compress(json.dumps(record).encode())).decode()}"
+    return f"{name}:{squeeze(record)}"
 
 
 def test_a_role_is_written_once() -> None:

@@ -76,7 +76,7 @@ class _Sum:
 
 
 @dataclass(frozen=True)
-class _Sums:
+class _ModuleSums:
     """Of each module itself, with everything inside of it, and of the file."""
 
     own: Mapping[ModulePath, _Sum]
@@ -101,7 +101,7 @@ class ModuleTotals:
     def __init__(self) -> None:
         self._groups: dict[tuple[ModulePath, ...], _Sum] = {}
         self._served: set[str] = set()
-        self._summed: _Sums | None = None
+        self._summed: _ModuleSums | None = None
         self._served_inside: set[str] | None = None
 
     @classmethod
@@ -144,7 +144,7 @@ class ModuleTotals:
         return group
 
     @property
-    def _sums(self) -> _Sums:
+    def _sums(self) -> _ModuleSums:
         if self._summed is None:
             own: dict[ModulePath, _Sum] = {}
             total: dict[ModulePath, _Sum] = {}
@@ -156,7 +156,7 @@ class ModuleTotals:
                 # The modules that something of these goes into, each once.
                 for outer in {outer for path in modules for outer in ([None] if path is None else lineage_of(path))}:
                     total.setdefault(outer, _Sum()).add(group)
-            self._summed = _Sums(own, total, whole)
+            self._summed = _ModuleSums(own, total, whole)
         return self._summed
 
     def own(self, path: ModulePath) -> ModuleAmounts:

@@ -108,7 +108,7 @@ def tensor_content(proto: onnx.TensorProto) -> bytes | None:
 
 _TYPES = onnx.TensorProto
 # Of one element, for types that numpy stores as files do.
-_BYTES = {
+_BYTES: dict[int, int] = {
     **dict.fromkeys((_TYPES.BOOL, _TYPES.INT8, _TYPES.UINT8), 1),
     **dict.fromkeys((_TYPES.FLOAT16, _TYPES.INT16, _TYPES.UINT16), 2),
     **dict.fromkeys((_TYPES.FLOAT, _TYPES.INT32, _TYPES.UINT32), 4),

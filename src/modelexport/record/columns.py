@@ -44,7 +44,7 @@ def fold_columns(value: Any) -> Any:
 
 def unfold_columns(coded: Any) -> Any:
     """Raises ValueError, or what else `document.DAMAGE` has, for what `fold_columns` did not write."""
-    return _Unfolding().unfold(coded)
+    return _ColumnReader().unfold(coded)
 
 
 def _fold_integers(numbers: Sequence[int]) -> Any:
@@ -118,7 +118,7 @@ def _fold_table(items: Sequence[Any]) -> Any:
     return {"table": [fold_columns([*map(json.loads, numbers)]), fold_columns(which)]}
 
 
-class _Unfolding:
+class _ColumnReader:
     def __init__(self) -> None:
         self._left = limits.RECORD_BYTES
 
@@ -211,7 +211,7 @@ class _Unfolding:
         if self._left < 0:
             raise ValueError(f"it unfolds to more than {limits.RECORD_BYTES} bytes")
 
-    _ways: ClassVar[dict[str, Callable[[_Unfolding, Any], Any]]] = {
+    _ways: ClassVar[dict[str, Callable[[_ColumnReader, Any], Any]]] = {
         "plain": _plain,
         "same": _same,
         "steps": _steps,

@@ -93,12 +93,12 @@ class Propagation:
         self, node: Node, inputs: Inputs, outputs: Sequence[Value], alike: Hashable
     ) -> tuple[Work, Polynomial | None]:
         """The same for all nodes that are alike and make alike; a reason why it is not known has a name in it."""
-        made = alike and (alike, tuple([(value.dtype, value.shape, value.fixed) for value in outputs]))
+        made = None if alike is None else (alike, tuple([(value.dtype, value.shape, value.fixed) for value in outputs]))
         known = self._works.get(made)
         if known is None:
             op = self._call(node, inputs)
             known = work_of(op, [value.shape for value in outputs]), _output_bytes(op, outputs)
-            if made and not known[0].reason:
+            if made is not None and not known[0].reason:
                 self._works[made] = known
         return known
 
@@ -151,7 +151,7 @@ class Propagation:
         if known is None:
             op = self._call(node, inputs)
             known = *self._shapes_and_dtypes(op, node), constant_values(op)
-            if alike:
+            if alike is not None:
                 self._inferred[alike] = known
         return known
 
