@@ -1,5 +1,5 @@
 """`python -m modelexport`."""
 
-from modelexport.cli.main import main
+from modelexport.cli.start import main
 
 main()

@@ -23,7 +23,7 @@
         ├── TargetUnsuitable               a consumer of packages that cannot run the model
         ├── FleetInvalid                   a file of models that cannot be understood
         ├── ClusterUnusable                a cluster that cannot be reached, or went away
-        └── ExtraMissing                   an optional dependency is not installed
+        └── ExtraMissing                   an optional dependency is not installed, or cannot be imported
 
 A finding (a numeric mismatch, an unattributed node, an invalid tag) is a result and never an error; commands
 report findings with exit code 1.
@@ -36,6 +36,7 @@ neither may be reached by a node name.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -132,9 +133,23 @@ class RecordMismatch(UserError):
 
 class ExtraMissing(UserError):
     @classmethod
-    def of_runtime(cls) -> ExtraMissing:
-        message = "running a file needs onnxruntime, which is not installed"
-        return ExtraMissing(message, "pip install 'modelexport[runtime]'")
+    def of_import(cls, purpose: str, package: str, error: ImportError, remedy: str) -> ExtraMissing:
+        """Of a package that cannot be imported: it is not there, or it is, and its import raises something.
+
+        of_import("running a file", "onnxruntime", error, "pip install onnxruntime")
+        """
+        from importlib.util import find_spec  # only needed when something is wrong
+
+        if sys.modules.get(package) is None and find_spec(package) is None:
+            return ExtraMissing(f"{purpose} needs {package}, which is not installed", remedy)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = f"{type(error).__name__}: {shorten(lines[0])}" if lines else type(error).__name__
+        message = f"{purpose} needs {package}, which is installed and cannot be imported: {reason}"
+        return ExtraMissing(message, f"Try `python -c 'import {package}'`; if that fails too, install it anew.")
+
+    @classmethod
+    def of_runtime(cls, error: ImportError) -> ExtraMissing:
+        return cls.of_import("running a file", "onnxruntime", error, "pip install 'modelexport[runtime]'")
 
 
 class SelectionInexpressible(UserError):

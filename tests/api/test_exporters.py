@@ -182,7 +182,7 @@ def test_without_transformers_there_is_one_exporter_less(tmp_path: Path, monkeyp
 def test_a_refusal_of_a_hugging_face_model_proposes_transformers(tmp_path: Path) -> None:
     bert = build("bert")
     plain = nn.Sequential(nn.Embedding(4, 4), Running())
-    for net, proposed in ((plain, "torchscript"), (Wrapping(bert), "transformers")):
+    for net, proposed in ((plain, "torchscript"), (Wrapping(bert), "transformers, then torchscript")):
         with pytest.raises(ExportFailed) as caught:
             mx.export(net, tmp_path / "net.onnx", inputs=torch.ones(1, 4, dtype=torch.long))
         assert caught.value.hint == f"Try --exporter {proposed}."
@@ -207,3 +207,28 @@ def test_where_no_exporter_can_all_reasons_are_told(tmp_path: Path) -> None:
     assert "transformers exporter" in caught.value.message
     assert "torchscript exporter" in caught.value.message
     assert not list(tmp_path.iterdir())
+
+
+class Splitting(nn.Module):
+    """Cuts by a size that is an axis: onnxscript's folding of constants takes it for a number that it knows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = torch.cat([x, x + 1]).split(x.shape[0])  # type: ignore[no-untyped-call]
+        return first * second
+
+
+def test_what_torchs_optimizer_raises_is_no_fault_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(ExportFailed, match="Splitting with the dynamo exporter: its optimizer fails: ") as failed:
+        mx.export(Splitting(), tmp_path / "net.onnx", inputs=X, exporter="dynamo")
+    assert failed.value.hint == "Try --exporter torchscript, or --static."
+    mx.export(Splitting(), tmp_path / "net.onnx", inputs=X, exporter="dynamo", static=True)
+
+
+def test_advice_about_exporters_does_not_go_in_a_circle(tmp_path: Path) -> None:
+    hints = []
+    for exporter in ("dynamo", "torchscript"):
+        with pytest.raises(ExportFailed) as failed:
+            mx.export(Unexportable(), tmp_path / "net.onnx", inputs=X, exporter=exporter)
+        hints.append(failed.value.hint)
+    last = "Try --exporter dynamo; if that refused the model as well, change the model where the message says."
+    assert hints == ["Try --exporter torchscript.", last]

@@ -25,6 +25,7 @@ from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import Attribution, Confidence
 from modelexport.record.results.files import Feed
+from modelexport.show.text.written_files import extraction_lines
 from modelexport.transform.extract.cut import Cutter
 from modelexport.transform.extract.selection import select_modules
 
@@ -117,6 +118,62 @@ def test_what_lies_between_modules_may_read_an_input_of_the_model(exporter: str,
     assert found.check is not None
     assert found.check.ok
     assert set(found.check.fed.values()) == {Feed.GIVEN, Feed.RUN}
+
+
+class BatchFirst(torch.nn.Module):
+    """Between the two, the graph has time before the batch: what one transposes, the other transposes back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.LSTM(6, 5, batch_first=True)
+        self.last = torch.nn.GRU(5, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states: torch.Tensor = self.last(self.first(x)[0])[0]
+        return states
+
+
+def test_a_border_that_has_the_axes_in_another_order(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net, inputs = BatchFirst().eval(), (torch.randn(2, 7, 6),)
+    path = exported(net, inputs, tmp_path / "net.onnx")
+    parts = {
+        name: mx.extract(path, name, tmp_path / f"{name}.onnx", model=net, inputs=inputs) for name in ("first", "last")
+    }
+    for found in parts.values():
+        ensure_sound(found)
+        assert found.check is not None
+        assert set(found.check.fed.values()) == {Feed.GIVEN}
+    orders = [[output.reordered for output in found.check.outputs] for found in parts.values() if found.check]
+    assert orders == [[True], [False]]
+    with torch.no_grad():
+        net.first.get_parameter("weight_ih_l0")[0] *= 1.5
+    wrong = mx.extract(path, "first", tmp_path / "wrong.onnx", model=net, inputs=inputs).check
+    assert wrong is not None
+    assert not wrong.ok
+
+
+class Either(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.yes, self.no = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        taken: torch.Tensor = torch.cond(x[0, 0] > 0, lambda y: self.yes(y) * 2, lambda y: self.no(y) + 1, (x,))
+        return taken
+
+
+def test_a_branch_that_the_inputs_do_not_take_is_not_compared(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net, inputs = Either().eval(), (torch.rand(2, 8) + 0.1,)
+    others = (-inputs[0],)
+    path = exported(net, others, tmp_path / "net.onnx")
+    ensure_sound(mx.extract(path, "no", tmp_path / "taken.onnx", model=net, inputs=others))
+    found = mx.extract(path, "no", tmp_path / "no.onnx", model=net, inputs=inputs)
+    assert found.check is not None
+    assert (found.check.ok, found.check.runs, found.check.outputs) == (False, False, ())
+    told = [str(line) for line in extraction_lines(found)]
+    assert told[-1] == "not compared: the module does not run for these inputs; give inputs that take it"
 
 
 def test_what_a_query_does_not_find(bert: Path, tmp_path: Path) -> None:

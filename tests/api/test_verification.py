@@ -177,6 +177,21 @@ def test_a_tolerance_decides(file: Path, tmp_path: Path) -> None:
     assert mx.verify(wrong, chain(), inputs=X, rtol=0.01).numbers_agree
     assert mx.verify(wrong, chain(), inputs=X, min_sqnr=30).numbers_agree
     assert not mx.verify(wrong, chain(), inputs=X, min_sqnr=120).numbers_agree
+    with pytest.raises(mx.UserError, match="min_sqnr decides in place of tolerances, and rtol would mean nothing"):
+        mx.verify(wrong, chain(), inputs=X, min_sqnr=30, rtol=0.01)
+
+
+@pytest.mark.parametrize("against", [False, True])
+def test_a_value_that_nobody_makes_is_named(file: Path, tmp_path: Path, against: bool) -> None:
+    def dangle(proto: onnx.ModelProto) -> None:
+        proto.graph.node[1].input[0] = "nowhere"
+
+    broken = changed(file, tmp_path / "broken.onnx", dangle)
+    with pytest.raises(mx.UserError, match="reads 'nowhere', which nobody makes"):
+        if against:
+            mx.verify(broken, against=file, inputs=X)
+        else:
+            mx.verify(broken, chain(), inputs=X)
 
 
 def test_layers_left_in_training_mode_are_said(file: Path) -> None:

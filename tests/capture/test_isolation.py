@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
 import modelexport as mx
-from modelexport.capture.isolation import without_full_collections
+from modelexport.capture.isolation import explain_optimizer, root_cause, without_full_collections
+from modelexport.errors import ExportFailed
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
@@ -151,3 +153,12 @@ def test_garbage_is_not_looked_for_among_all_objects_within_an_export() -> None:
     assert gc.get_threshold() == settings
     gc.collect()
     assert _full_collections(objects) > 0
+
+
+def test_what_this_package_raises_inside_of_torchs_optimizer_stays_a_fault_of_its_own() -> None:
+    own_mistake: Any = None
+    with pytest.raises(AttributeError, match="__cause__"), explain_optimizer(nn.ReLU(), "dynamo", "Try another."):
+        root_cause(own_mistake)
+    failing = pytest.raises(ExportFailed, match="its optimizer fails: TypeError")
+    with failing, explain_optimizer(nn.ReLU(), "dynamo", "Try another."):
+        torch.zeros("none")  # type: ignore[arg-type]

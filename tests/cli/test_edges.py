@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -200,3 +201,56 @@ def test_code_of_a_model_that_ends_the_program_is_an_error(
         assert run_guarded(modelexport, ["export", "-m", source, "-o", "out.onnx", "--input", "x=2x2"]) == 2
         assert "the program" in capsys.readouterr().err
     assert not (tmp_path / "out.onnx").exists()
+
+
+# A package in C whose import meets a signal: it makes an ImportError of what the handler raises.
+_IMPORTING = (
+    "import os, signal, sys, click\n"
+    "from modelexport.cli.main import run_guarded\n"
+    "from modelexport.errors import ExtraMissing\n"
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "@click.command()\n"
+    "@click.argument('number', type=int)\n"
+    "@click.argument('needed', type=bool)\n"
+    "def load(number, needed):\n"
+    "    try:\n"
+    "        os.kill(os.getpid(), number)\n"
+    "    except KeyboardInterrupt:\n"
+    "        if needed:\n"
+    "            raise ExtraMissing.of_runtime(ImportError('initialization failed'))\n"
+    "sys.exit(run_guarded(load, sys.argv[1:]))\n"
+)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals work differently there")
+@pytest.mark.parametrize("needed", ["true", "false"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_an_import_made_another_error_of_ends_the_program(
+    number: signal.Signals, needed: str
+) -> None:
+    ran = run_child([sys.executable, "-c", _IMPORTING, str(int(number)), needed], env=_environment())
+    assert (ran.returncode, ran.stderr) == (128 + number, "interrupted\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals work differently there")
+def test_an_interrupt_while_the_command_line_itself_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    environment = _environment()
+    environment["PYTHONPATH"] = os.pathsep.join((str(tmp_path), environment["PYTHONPATH"]))
+    with started(_command("-m", "modelexport", "--help"), env=environment) as process:
+        assert process.stderr is not None
+        assert process.stderr.read() == "interrupted\n"
+        process.wait()
+    assert process.returncode == 130
+
+
+def test_a_package_that_is_there_and_cannot_be_imported_is_not_called_missing(tmp_path: Path, small_path: Path) -> None:
+    package = tmp_path / "onnxruntime"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('libdnnl.so.3: cannot open shared object file')\n")
+    environment = _environment()
+    environment["PYTHONPATH"] = os.pathsep.join((str(tmp_path), environment["PYTHONPATH"]))
+    ran = run_child(_command("-m", "modelexport", "profile", str(small_path)), env=environment)
+    assert ran.returncode == 2
+    assert "which is installed and cannot be imported: ImportError: libdnnl.so.3: cannot open" in ran.stderr
+    assert "not installed" not in ran.stderr

@@ -47,9 +47,8 @@ def need_torch(purpose: str) -> None:
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        raise ExtraMissing(
-            f"{purpose} needs torch, which is not installed", "Install it with: pip install 'modelexport[export]'"
-        ) from error
+        remedy = "Install it with: pip install 'modelexport[export]'"
+        raise ExtraMissing.of_import(purpose, "torch", error, remedy) from error
 
 
 @cache

@@ -7,14 +7,18 @@ matter, and a module that a file hands something else than PyTorch did is notice
     PyTorch   layer.0(hidden=a, mask=b) -> c
     file      part(v17, v4) -> v31                v17 holds what a holds, v4 what b holds
     check     part(a, b) is compared with c       and not part(v17, v4) with v31, which would hide an error before it
+
+A graph may hold at the border what the module has there with its axes in another order: ONNX's LSTM has time before the
+batch, and transposes outside of a module with `batch_first` can cancel each other. Such tensors are transposed as well.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -51,6 +55,8 @@ See: TypeAlias = Callable[[str, np.ndarray], None]
 # A tensor of the file that is further away from PyTorch's than this (relatively) is another one. A quantized file is
 # far from the model; a wrong pick would show in the comparison.
 _RELATED = 0.5
+# Of a tensor whose axes are tried in every order: of more there are thousands.
+_MOST_AXES = 6
 
 
 def check_extracted(
@@ -72,11 +78,14 @@ def compare_part(
 ) -> ExtractionCheck:
     """Run the extracted file, and compare. Without a tensor for each input there is nothing to run."""
     usual = TOLERANCE if tolerance is None else tolerance
+    runs = reference.runs_any(cut.selection.calls)
+    if not runs and cut.selection.nodes is None:
+        return ExtractionCheck(reference.name, usual, {}, (), runs=False)
     feeding = _Feeding(cut, reference)
     tensors = {end.name: feeding.tensor(end) for end in part.inputs}
     feed = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     if len(feed) < len(tensors):
-        return ExtractionCheck(reference.name, usual, feeding.fed, ())
+        return ExtractionCheck(reference.name, usual, feeding.fed, (), runs=runs)
     results = _run(part, feed)
     outputs = _Outputs(cut, reference, tolerance)
     compared = outputs.compared(part.outputs, results)
@@ -89,6 +98,7 @@ def compare_part(
         lost=outputs.lost(results),
         whole=outputs.whole,
         chosen=tolerance is not None,
+        runs=runs,
     )
 
 
@@ -142,6 +152,11 @@ class ExtractionReference:
     def returned(self, calls: Iterable[ModuleCall]) -> list[int]:
         return self._numbers(calls, inputs=False)
 
+    def runs_any(self, calls: Iterable[ModuleCall]) -> bool:
+        """Whether the model makes one of these calls: those of a branch that it does not take are not made."""
+        made = {tensors.call for tensors in self.watched.run.calls}
+        return any(call in made for call in calls)
+
     def _numbers(self, calls: Iterable[ModuleCall], *, inputs: bool) -> list[int]:
         """Tensors of the run by number, in the order of arguments and without repeats."""
         by_call = {tensors.call: tensors for tensors in self.watched.run.calls}
@@ -189,6 +204,9 @@ class _Feeding:
         # A part that is handed something else than the whole file has there can only be fed by shape and type.
         seen = self._reference.values.get(end.value) if self._cut.handed is None else None
         number = self._by_content(seen) if seen is not None else self._by_type(end)
+        if seen is not None and not self._is_alike(number, seen) and (reordered := self._reordered(seen)) is not None:
+            self.fed[end.name] = Feed.GIVEN
+            return reordered
         if number is not None:
             self._used.add(number)
             self.fed[end.name] = Feed.GIVEN if number in self._given else Feed.RUN
@@ -209,6 +227,19 @@ class _Feeding:
                 return self._nearest(wanted, same)
         return self._nearest(wanted, self._given)
 
+    def _is_alike(self, number: int | None, seen: np.ndarray) -> bool:
+        return number is not None and alike(self._reference.samples[number], sample(seen))
+
+    def _reordered(self, seen: np.ndarray) -> np.ndarray | None:
+        """What the modules were given, with its axes in the order in which the file has it."""
+        wanted = sample(seen)
+        for number in self._given if wanted.distinctive else ():
+            for array in _reorder_axes(self._reference.spool.get(number), seen.shape):
+                if alike(sample(array), wanted):
+                    self._used.add(number)
+                    return array.astype(seen.dtype)
+        return None
+
     def _nearest(self, wanted: Sample, among: Sequence[int]) -> int | None:
         apart = ((distance(self._reference.samples[number], wanted), number) for number in among)
         nearest, number = min(apart, default=(math.inf, None))
@@ -218,6 +249,15 @@ class _Feeding:
     def _by_type(self, end: End) -> int | None:
         unused = (number for number in self._given if number not in self._used)
         return next((number for number in unused if _fits(end, self._reference.spool.get(number))), None)
+
+
+def _reorder_axes(array: np.ndarray, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """The tensor with its axes in every other order in which it has this shape."""
+    if array.ndim > _MOST_AXES or sorted(array.shape) != sorted(shape):
+        return
+    for order in permutations(range(array.ndim)):
+        if order != tuple(range(array.ndim)) and tuple(array.shape[axis] for axis in order) == shape:
+            yield array.transpose(order)
 
 
 def _fits(end: End, array: np.ndarray) -> bool:
@@ -262,7 +302,7 @@ class _Outputs:
         comparisons = {end.name: self._returned(end, array, agreeing=True) for end, array in pairs}
         for end, array in pairs:
             if comparisons[end.name] is None:
-                comparisons[end.name] = self._elsewhere(end, array)
+                comparisons[end.name] = self._reordered(end, array) or self._elsewhere(end, array)
             if comparisons[end.name] is None and self.whole:
                 comparisons[end.name] = self._returned(end, array, agreeing=False)
             if comparisons[end.name] is None:
@@ -284,6 +324,17 @@ class _Outputs:
         best, number = min(apart, key=lambda pair: (math.isnan(pair[0].max_abs), pair[0].max_abs))
         self._left.remove(number)
         return OutputComparison(end.name, RETURNED, best)
+
+    def _reordered(self, end: End, array: np.ndarray) -> OutputComparison | None:
+        """What was returned, if it agrees with its axes in another order. Few numbers would agree in some order."""
+        seen = sample(array)
+        for number in [number for number in self._left if seen.distinctive and self._may_be(number, seen)]:
+            for returned in _reorder_axes(self._reference.spool.get(number), array.shape):
+                difference = self._reference.rounding.settle(number, self._apart(returned, array))
+                if difference.agrees:
+                    self._left.remove(number)
+                    return OutputComparison(end.name, RETURNED, difference, reordered=True)
+        return None
 
     def lost(self, results: Sequence[np.ndarray]) -> int:
         """How many tensors that the module returned are made by what was not cut out: the cut ends too early.

@@ -6,6 +6,7 @@ unknown word raises UnknownName with the nearest known one ("Did you mean 'dynam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,9 +136,17 @@ def as_sequence(given: _Item | Sequence[_Item], name: str) -> Sequence[_Item]:
 
 def parse_tolerance(atol: float | None, rtol: float | None, min_sqnr: float | None = None) -> Tolerance:
     """What was asked for; what is None follows the types of the numbers (`graph/difference.py`)."""
-    # Not `bound < 0`: NaN is no tolerance either, and compares false with everything.
-    if any(not bound >= 0 for bound in (atol or 0.0, rtol or 0.0)) or min_sqnr != min_sqnr:  # noqa: PLR0124 - NaN
-        raise UserError(f"no tolerances: atol {atol}, rtol {rtol}, min_sqnr {min_sqnr}", "Give numbers from 0 on.")
+    tolerances = {name: bound for name, bound in (("atol", atol), ("rtol", rtol)) if bound is not None}
+    for name, bound in tolerances.items():
+        if not bound >= 0:  # not `bound < 0`: NaN is no tolerance either, and compares false with everything
+            raise UserError(f"{name} is {bound:g}, which is no tolerance", "Give a number from 0 on.")
+    if min_sqnr is not None and math.isnan(min_sqnr):
+        raise UserError("min_sqnr is nan, which is no number of decibels", "Give a number, such as 30.")
+    if min_sqnr is not None and tolerances:
+        raise UserError(
+            f"min_sqnr decides in place of tolerances, and {' and '.join(tolerances)} would mean nothing",
+            "Give decibels or tolerances, and not both.",
+        )
     return Tolerance(atol, rtol, min_sqnr)
 
 

@@ -366,11 +366,9 @@ class _Job:
         """Operators that the quantizer quantizes."""
         try:
             return frozenset(self.settings.op_types) or quantizers.quantizable_operators(self.settings)
-        except ModuleNotFoundError as error:
-            raise ExtraMissing(
-                "quantizing needs onnxruntime, which is not installed",
-                "Install it: pip install 'modelexport[runtime]'.",
-            ) from error
+        except ImportError as error:
+            remedy = "Install it: pip install 'modelexport[runtime]'."
+            raise ExtraMissing.of_import("quantizing", "onnxruntime", error, remedy) from error
 
     def _refuse_what_is_never_quantized(self) -> None:
         """An error for what is to be quantized and cannot be; what is to stay in float and would anyway is a note."""

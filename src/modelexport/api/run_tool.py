@@ -307,11 +307,10 @@ class _Steps:
         tool = self._run.label
         try:
             failure = find_failure(self.last.path, self._feeds[0])
-        except ModuleNotFoundError as error:
-            raise ExtraMissing(
-                f"the check of what {tool} made needs {error.name}, which is not installed",
-                "Install it: pip install 'modelexport[runtime]'; or leave the check out: --no-check.",
-            ) from error
+        except ImportError as error:
+            remedy = "Install it: pip install 'modelexport[runtime]'; or leave the check out: --no-check."
+            check = f"the check of what {tool} made"
+            raise ExtraMissing.of_import(check, "onnxruntime", error, remedy) from error
         if failure:
             remedy = self._run.chain[-1][0].remedy or "The tool broke the model."
             hint = f"{remedy} Nothing was written; --no-check writes it all the same."
@@ -321,7 +320,7 @@ class _Steps:
         """No tool is to blame for a file that could not be run before either."""
         try:
             before = find_failure(self._first.path, self._feeds[0]) if self._feeds else None
-        except ModuleNotFoundError:
+        except ImportError:
             return error
         if before is None:
             return error

@@ -70,14 +70,14 @@ class RunFailure:
 
 
 def find_failure(path: Path, feed: Feed) -> RunFailure | None:
-    """Why ONNX Runtime cannot run a file; None if it can. Raises ModuleNotFoundError if it is not there."""
+    """Why ONNX Runtime cannot run a file; None if it can. Raises ImportError if it is not there."""
     from modelexport.capture.onnxruntime.session import open_session, run_session
 
     session = None
     try:
         session = open_session(path)
         run_session(session, feed)
-    except ModuleNotFoundError:
+    except ImportError:
         raise
     except Exception as error:  # noqa: BLE001 - the runtime raises whatever it likes, and what it says is the answer
         return RunFailure(_first_lines(error).replace(str(path), "it"), session is not None)

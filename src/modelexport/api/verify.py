@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -20,9 +21,10 @@ from modelexport.api.options import NEW_TOKENS, ChainOptions, VerifyOptions, par
 from modelexport.api.package import Package, find_package, refuse_for_file
 from modelexport.api.verify_file import link_files, verify_against_file
 from modelexport.api.verify_model import verify_against_model
-from modelexport.errors import UserError
-from modelexport.graph.file.tagged_file import open_tagged
+from modelexport.errors import RuntimeFailed, UserError
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.inference import ensure_inferable
+from modelexport.graph.soundness import ensure_sound
 from modelexport.record.model_source import ModelSource
 from modelexport.record.results.package_verification import PackageVerification
 from modelexport.record.results.verification import Verification
@@ -121,8 +123,21 @@ def _verify_file(
     ensure_inferable(tagged.proto, str(path))
     if against is None:
         ensure_record(tagged)
-        verification = verify_against_model(tagged, options, clock)
+        with _explaining_refusals(tagged):
+            verification = verify_against_model(tagged, options, clock)
         return replace(verification, notes=(*verification.notes, *tagged.key_notes))
     files = link_files(tagged, open_tagged(Path(against)))
-    verification = verify_against_file(*files, options, clock)
+    with _explaining_refusals(*files):
+        verification = verify_against_file(*files, options, clock)
     return replace(verification, notes=(*verification.notes, *note_source(*files), *tagged.key_notes))
+
+
+@contextmanager
+def _explaining_refusals(*files: TaggedFile) -> Iterator[None]:
+    """What ONNX Runtime does not run because it is no graph is said in our words: who reads what nobody makes."""
+    try:
+        yield
+    except RuntimeFailed:
+        for file in files:
+            ensure_sound(file.proto, file.graph, str(file.path))
+        raise

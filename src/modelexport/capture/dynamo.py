@@ -30,13 +30,13 @@ def export_dynamo(
 ) -> Exported:
     named = all(name in inspect.signature(model.forward).parameters for name in arguments.kwargs)
     export = _export_as_given if named else _export_by_position
-    other = "transformers" if holds_pretrained_model(model) else "torchscript"
+    others = "transformers, then torchscript" if holds_pretrained_model(model) else "torchscript"
     program = export_dynamic_or_static(
         model,
         "dynamo",
         request,
         lambda dynamic: export(model, _free_of_marks(arguments), request, dynamic=dynamic),
-        f"Try --exporter {other}.",
+        f"Try --exporter {others}.",
     )
     return finish_export(program, "dynamo", request, hierarchy, model)
 

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -243,9 +244,35 @@ def export_failed(model: torch.nn.Module, exporter: str, error: BaseException, n
     )
 
 
-def root_cause(error: BaseException, lines: int = _LINES_KEPT) -> str:
-    """The innermost cause, in its own words."""
+@contextmanager
+def explain_optimizer(model: torch.nn.Module, exporter: str, next_step: str) -> Iterator[None]:
+    """ExportFailed for what torch's optimizer raises; errors of our own code inside of it stay what they are."""
+    try:
+        yield
+    except Exception as error:
+        if _is_raised_here(error):
+            raise
+        raise ExportFailed(
+            f"torch cannot export {type(model).__name__} with the {exporter} exporter: its optimizer fails: "
+            f"{root_cause(error)}",
+            next_step,
+        ) from error
+
+
+def _is_raised_here(error: BaseException) -> bool:
+    """Whether the innermost frame of the innermost cause is one of this package."""
+    names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(_innermost(error).__traceback__)]
+    return bool(names) and names[-1].partition(".")[0] == __name__.partition(".")[0]
+
+
+def _innermost(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
+    return error
+
+
+def root_cause(error: BaseException, lines: int = _LINES_KEPT) -> str:
+    """The innermost cause, in its own words."""
+    error = _innermost(error)
     text = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: " + " ".join(text[:lines])

@@ -33,7 +33,7 @@ import onnx_ir as ir
 import torch
 
 from modelexport.capture.arguments import Exported, ExportRequest
-from modelexport.capture.isolation import export_failed, root_cause
+from modelexport.capture.isolation import explain_optimizer, export_failed, root_cause
 from modelexport.capture.linear_optimizer import linear_rewriting, linear_signatures
 from modelexport.capture.recorded_lineage import RewriteRecorder
 from modelexport.errors import ExportFailed
@@ -226,7 +226,9 @@ def finish_export(
     # Only the innermost call of a node counts; where that is not certain, the node is left out.
     calls = {name: stack[-1] for name, stack in stacks.items() if stack and stack[-1] is not None}
     recorder = RewriteRecorder(made.model)
-    with recorder.recording(), linear_rewriting():
+    # Both exporters that come here end in the same optimizer; sizes that are numbers leave it less to go wrong with.
+    next_step = f"Try --exporter torchscript{', or --static' if request.axes else ''}."
+    with explain_optimizer(model, exporter, next_step), recorder.recording(), linear_rewriting():
         made.optimize()
         mend(made)
     _name_outputs(made.model, request.output_names)  # what is returned twice has become two values

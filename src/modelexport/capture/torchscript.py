@@ -38,6 +38,8 @@ from modelexport.record.signals import ExporterScopes
 # Protobuf's limit is 2 GB; the graph itself needs some of it.
 _IN_MEMORY = 1_900_000_000
 _NO_MAP = "this torch has no module map that can be read: scopes are taken from module paths"
+# The other exporters propose this one: what is proposed here must not lead back to them.
+_NEXT_STEP = "Try --exporter dynamo; if that refused the model as well, change the model where the message says."
 
 
 def export_torchscript(model: torch.nn.Module, arguments: CallArguments, request: ExportRequest) -> Exported:
@@ -84,7 +86,7 @@ def _torch_export(
     except BaseException as error:
         _remove_folder(folder)
         if isinstance(error, Exception):
-            raise export_failed(model, "torchscript", error, "Try --exporter dynamo.") from error
+            raise export_failed(model, "torchscript", error, _NEXT_STEP) from error
         raise
     if isinstance(target, io.BytesIO):
         return parse_model(target.getbuffer())

@@ -136,7 +136,7 @@ def run_guarded(command: click.Command, arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     debug = "--debug" in arguments  # not by click: parsing itself may fail
-    with _ending_on_signals():
+    with _ending_on_signals() as arrived:
         try:
             result = _run(command, arguments)
             sys.stdout.flush()
@@ -144,14 +144,17 @@ def run_guarded(command: click.Command, arguments: list[str]) -> int:
             _leave_output()  # the reader went away (`| head`), which is its right
             return _BROKEN_PIPE
         except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - nothing may reach the user as a traceback
-            failure = _failure(error)
+            failure = _failure(Stopped(arrived[0]) if arrived else error)
             if debug:
                 import traceback
 
                 traceback.print_exc()
-            _say(failure)
-            return failure.exit_code
-    return result
+        else:
+            if not arrived:
+                return result
+            failure = _failure(Stopped(arrived[0]))
+        _say(failure)
+        return failure.exit_code
 
 
 class Stopped(KeyboardInterrupt):
@@ -162,25 +165,31 @@ class Stopped(KeyboardInterrupt):
         self.exit_code = 128 + number
 
 
-def _stop(number: int, _: object) -> None:
-    raise Stopped(number)
-
-
 @contextmanager
-def _ending_on_signals() -> Iterator[None]:
-    """A `kill` or a closed terminal ends the program as Ctrl-C does, unless it was started to ignore that (`nohup`)."""
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    numbers = [getattr(signal, name) for name in names]
-    wanted = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+def _ending_on_signals() -> Iterator[list[int]]:
+    """A `kill` or a closed terminal ends the program as Ctrl-C does, unless it was started to ignore that (`nohup`).
+
+    The numbers of the signals that came are kept: code in C that is imported at that moment makes an ImportError of
+    whatever is raised, and somebody may take it for a package that is missing.
+    """
+    arrived: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        arrived.append(number)
+        raise Stopped(number)
+
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) in usual}
     if threading.current_thread() is not threading.main_thread():
-        wanted = []
+        before = {}
     try:
-        for number in wanted:
-            signal.signal(number, _stop)
-        yield
+        for number in before:
+            signal.signal(number, stop)
+        yield arrived
     finally:
-        for number in wanted:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _run(command: click.Command, arguments: list[str]) -> int:

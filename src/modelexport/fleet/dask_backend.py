@@ -91,8 +91,8 @@ def connect(where: str, settings: ClusterSettings) -> DaskBackend:
     try:
         from distributed import Client
     except ImportError as error:
-        message = "a cluster needs dask's distributed, which is not installed"
-        raise ExtraMissing(message, "pip install 'modelexport[fleet]'") from error
+        remedy = "pip install 'modelexport[fleet]'"
+        raise ExtraMissing.of_import("a cluster", "distributed", error, remedy) from error
     cluster = None
     if "://" in where:
         if where.partition("://")[0] not in _SCHEMES:

@@ -80,8 +80,8 @@ def _import_fsspec() -> Callable[[str], tuple[Any, str]]:
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:
-        message = "sharing results by an address needs fsspec, which is not installed"
-        raise ExtraMissing(message, "pip install 'modelexport[fleet]'") from error
+        remedy = "pip install 'modelexport[fleet]'"
+        raise ExtraMissing.of_import("sharing results by an address", "fsspec", error, remedy) from error
     opener: Callable[[str], tuple[Any, str]] = url_to_fs
     return opener
 

@@ -25,11 +25,10 @@ from modelexport.graph.protos import NCHWC
 from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
-from modelexport.record.results.verification import AttributionProof, Fault, NodeProof, ShownBy, Verdict
+from modelexport.record.results.verification import NOT_RUN, AttributionProof, Fault, NodeProof, ShownBy, Verdict
 from modelexport.record.signals import IssuedOp
 from modelexport.verify.contributors import Contributors
 from modelexport.verify.evidence import (
-    NOT_RUN,
     Frontier,
     NodeEvidence,
     SeenValues,

@@ -21,10 +21,9 @@ from dataclasses import replace
 
 from modelexport.graph.index import Graph, Node
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.record.results.verification import AttributionProof, NodeProof, ShownBy, Verdict
+from modelexport.record.results.verification import NOT_RUN, AttributionProof, NodeProof, ShownBy, Verdict
 from modelexport.verify.attribution import name_fault
 from modelexport.verify.evidence import (
-    NOT_RUN,
     Frontier,
     nearest_proved_above,
     nearest_proved_below,

@@ -16,13 +16,12 @@ from functools import cached_property
 from modelexport.graph.index import MAIN, SHAPE_READERS, Graph, Node
 from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
+from modelexport.record.results.verification import NOT_RUN
 from modelexport.verify.witness import IssuedValue, OperatorSources
 
 Frontier = frozenset[ModuleCall]
 
 _NOBODY: Frontier = frozenset()
-# What is said of a branch that was not taken, and of a body that ran not once.
-NOT_RUN = "did not run"
 OTHER_NUMBERS = "numbers differ from the model's"
 
 

@@ -11,6 +11,7 @@ from tests.support.verification import EVIL, VERIFICATIONS, difference, node, nu
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.package_verification import PackageVerification, TokenCheck
 from modelexport.record.results.verification import (
+    NOT_RUN,
     AttributionProof,
     Divergence,
     NotFinite,
@@ -297,6 +298,11 @@ def test_notes_come_last_and_times_if_asked_for() -> None:
     assert lines(found, Shown(verbose=True))[-1] == "load 1.2 s"
 
 
+def test_a_number_that_leaves_its_neighbours_no_room() -> None:
+    wide = replace(difference(131), sqnr=1e174)
+    assert lines(verification(numbers("fc"), output=wide))[-1] == "everything agrees"
+
+
 @given(VERIFICATIONS, st.builds(Shown, st.booleans(), st.none() | st.integers(1, 3), st.booleans(), st.booleans()))
 def test_whatever_was_found_can_be_shown(found: Verification, shown: Shown) -> None:
     text = as_text(verification_tables(found, shown))
@@ -304,7 +310,9 @@ def test_whatever_was_found_can_be_shown(found: Verification, shown: Shown) -> N
     flat = " ".join(text.split())
     proved = found.proof is None or found.proof.compute_shown or not found.proof.compute
     left_out = found.skipped or found.sudden_losses or not proved
-    assert ("everything agrees" in text.splitlines()) == bool(found.ok and not left_out)
+    unseen = any(call.outputs is None for call in found.calls) or bool(found.proof and NOT_RUN in found.proof.reasons)
+    assert ("everything agrees" in text.splitlines()) == bool(found.ok and not left_out and not unseen)
+    assert ("everything that was compared agrees; " in flat) == bool(found.ok and not left_out and unseen)
     assert (" what was compared agrees, but " in f" {flat}") == bool(found.ok and left_out)
 
 
@@ -377,6 +385,22 @@ def test_where_only_numbers_inside_differ_it_is_said() -> None:
     inside = replace(found, outputs={"y": difference(130)})
     assert lines(inside)[-1] == "not as ./net: numbers differ inside of the model, and its outputs agree"
     assert lines(replace(found, outputs={"y": difference(20)}))[-1] == "not as ./net: numbers differ"
+
+
+def test_the_last_line_is_not_stronger_than_those_above() -> None:
+    fine = verification(numbers("fc", 120, 120), numbers("b", None, None))
+    assert lines(fine)[-1] == "everything that was compared agrees; b was not compared"
+    again = numbers("fc#1", None, None)
+    assert lines(verification(numbers("fc", 120, 120), again))[-1].endswith("agrees; fc not in every call")
+    passed = (node("a", Verdict.PROVED), node("b", Verdict.NOT_PROVABLE, reason=NOT_RUN, compute=False))
+    proved = replace(verification(numbers("fc", 120, 120)), proof=AttributionProof(passed))
+    assert lines(proved)[-1] == "everything that was compared agrees; 1 node did not run"
+
+
+def test_an_output_that_is_called_so_is_not_called_so_twice() -> None:
+    found = verification(numbers("fc", 120, 120))
+    for name, told in (("y", "output y is missing"), ("output", "the output is missing")):
+        assert lines(replace(found, missing=(name,)))[-1] == f"not as ./net: {told}"
 
 
 def test_where_nothing_is_proved_not_everything_agrees() -> None:

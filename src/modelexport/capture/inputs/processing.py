@@ -100,7 +100,7 @@ def _open_image(path: Path) -> Any:
     try:
         from PIL import Image, UnidentifiedImageError  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
-        raise ExtraMissing("--image needs Pillow, which is not installed", "pip install pillow") from error
+        raise ExtraMissing.of_import("--image", "PIL", error, "pip install pillow") from error
     try:
         with Image.open(path) as image:
             return image.convert("RGB")

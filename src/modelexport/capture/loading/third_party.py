@@ -132,8 +132,8 @@ def optional_library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        package = name.replace("_", "-")
-        raise ExtraMissing(f"{package} is needed to load this model", f"pip install {package}") from error
+        remedy = f"pip install {name.replace('_', '-')}"
+        raise ExtraMissing.of_import("loading this model", name, error, remedy) from error
 
 
 def hub_is_reachable() -> bool:

@@ -342,7 +342,7 @@ def _runtime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise ExtraMissing.of_runtime() from error
+        raise ExtraMissing.of_runtime(error) from error
     return onnxruntime
 
 

@@ -48,11 +48,12 @@ class Feed(StrEnum):
 @dataclass(frozen=True)
 class OutputComparison:
     """One output of an extracted file, compared with where it should come from: `returned` by the PyTorch module,
-    computed somewhere in the `run` of the model, or in the whole `file`."""
+    computed somewhere in the `run` of the model, or in the whole `file`. `reordered`: the axes are in another order."""
 
     name: str
     against: str
     difference: Difference
+    reordered: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class ExtractionCheck:
     lost      how many of those the whole file makes, outside of what was cut out: it ends too early
     whole     whole modules were cut out, and not nodes of some
     chosen    somebody chose the tolerance: it is absolute and relative, and relative alone if not
+    runs      the model makes one of the calls on these inputs; there is nothing to compare with if not
     """
 
     reference: str
@@ -73,6 +75,7 @@ class ExtractionCheck:
     lost: int = 0
     whole: bool = True
     chosen: bool = False
+    runs: bool = True
 
     @property
     def ok(self) -> bool:

@@ -191,6 +191,10 @@ class ParameterCheck:
     unknown: tuple[str, ...] = ()
 
 
+# What is said of a branch that was not taken, and of a body that ran not once.
+NOT_RUN = "did not run"
+
+
 class ShownBy(StrEnum):
     """What shows that a node is its owners' work: PROVED by the first three, ENCLOSED by the others.
 

@@ -163,9 +163,9 @@ _FILE_TABLES: Tables = {
     files.End: fields(
         "name dtype", computed("shape", lambda end: [dim if dim != "" else None for dim in end.shape]), "value"
     ),
-    files.ExtractionCheck: fields("ok reference tolerance max_abs fed outputs missing lost"),
+    files.ExtractionCheck: fields("ok reference tolerance max_abs fed outputs missing lost runs"),
     files.OutputComparison: fields(
-        "name against ok=difference.agrees",
+        "name against reordered ok=difference.agrees",
         "max_abs=difference.max_abs max_rel=difference.max_rel sqnr=difference.sqnr",
     ),
     files.FoldResult: fields(

@@ -73,7 +73,7 @@ def plotly_script() -> str:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         hint = "Install it: pip install modelexport[view]"
-        raise ExtraMissing("the page needs plotly, which is not installed", hint) from error
+        raise ExtraMissing.of_import("the page", "plotly", error, hint) from error
     return str(get_plotlyjs())
 
 

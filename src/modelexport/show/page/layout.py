@@ -71,7 +71,7 @@ def _coordinates(layers: Sequence[int], links: Sequence[Pair], count: int) -> li
         igraph = import_module("igraph")
     except ImportError as error:
         hint = "Install it: pip install modelexport[view]"
-        raise ExtraMissing("the page needs igraph, which is not installed", hint) from error
+        raise ExtraMissing.of_import("the page", "igraph", error, hint) from error
     graph = igraph.Graph(len(layers), list(links), directed=True)
     layout = graph.layout_sugiyama(layers=list(layers), maxiter=50)
     columns = _apart([layout[number][0] for number in range(len(layers))], layers, count)

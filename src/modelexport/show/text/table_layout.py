@@ -101,7 +101,8 @@ def _lay_out_cell(console: Console, text: Text, column: Column, width: int, gap:
         return [[_pad(plain[start : start + room], column, room, width, style)] for start in starts]
     if is_simple and len(plain) <= room and column.justify == "left":
         return [[*text.render(console), Segment(" " * (width - len(plain)))]]
-    lines = text.wrap(console, room, justify=column.justify, overflow=column.overflow, no_wrap=column.no_wrap)
+    # Where a neighbour has taken all of the room, rich cannot wrap; what is made is cut off below.
+    lines = text.wrap(console, max(1, room), justify=column.justify, overflow=column.overflow, no_wrap=column.no_wrap)
     return [Segment.adjust_line_length(list(line.render(console)), width) for line in lines]
 
 

@@ -37,6 +37,7 @@ from modelexport.show.text.console import (
     table,
 )
 from modelexport.show.text.verification_rows import Gap, ModuleNumbers, Shown, by_module, in_order, ranked
+from modelexport.show.text.verification_verdict import NOTHING_FINITE, TOO_SMALL, verdict_line
 
 _LISTED = 20  # contradicted nodes; --all lists the others
 
@@ -88,7 +89,6 @@ _STYLES = {
     results.Status.FOLLOWS: "yellow",
     results.Status.NOT_COMPARED: "dim",
 }
-_TOO_SMALL, _NOTHING_FINITE = "too small to tell", "NaN or infinite everywhere"
 _EFFECT = "effect at outputs"
 _NUMBERS = ("calls", "in dB", "out dB", "lost dB", _EFFECT, "max |Δ|", "SQNR dB", "cosine")
 
@@ -109,7 +109,7 @@ def verification_tables(verification: results.Verification, shown: Shown) -> Ite
         yield from proof_tables(verification.proof, shown.everything)
     elif verification.parameters is not None:
         yield Text("attribution: not looked at", "dim")
-    yield _verdict(verification)
+    yield verdict_line(verification)
     yield from note_lines(verification.notes)
     if shown.verbose and verification.seconds:
         yield seconds_line(verification.seconds)
@@ -247,9 +247,9 @@ def _status(row: ModuleNumbers) -> Text:
     if row.status is not results.Status.OK and len(row.calls) > 1:
         text = f"{text} at call #{row.worst_call.call.index}"
     if row.status is results.Status.OK and row.outputs is not None and row.outputs.too_small:
-        return Text(_TOO_SMALL, "yellow")
+        return Text(TOO_SMALL, "yellow")
     if row.outputs is not None and row.outputs.nothing_finite:
-        return Text(_NOTHING_FINITE, "yellow")
+        return Text(NOTHING_FINITE, "yellow")
     if row.outputs is not None and row.outputs.unlike:
         text = f"{text}, NaN or Inf in {counted(row.outputs.unlike, 'element')}"
     return Text(text, _STYLES[row.status])
@@ -281,9 +281,9 @@ def _outputs(outputs: Mapping[str, results.Difference]) -> Iterator[RenderableTy
     for name, difference in outputs.items():
         status = Text("ok", "green") if difference.agrees else Text("differs", "red")
         if difference.too_small:
-            status = Text(_TOO_SMALL, "yellow")
+            status = Text(TOO_SMALL, "yellow")
         if difference.nothing_finite:
-            status = Text(_NOTHING_FINITE, "yellow")
+            status = Text(NOTHING_FINITE, "yellow")
         outputs_table.add_row(plain(name), *_figures(difference), status)
     yield outputs_table
 
@@ -352,45 +352,3 @@ def _not_finite(origin: results.NotFinite, verification: results.Verification) -
     if verification.numbers_agree:
         return plain(f"{where}, and goes no further; {reference} does not have it there", "yellow")
     return plain(f"{where}; {reference} does not have it there", "red")
-
-
-def _verdict(verification: results.Verification) -> Text:
-    left_out = list(_left_out(verification)) if verification.ok else []
-    if left_out:
-        return plain(f"what was compared agrees, but {'; '.join(left_out)}", "yellow")
-    if verification.ok:
-        return Text("everything agrees", "green")
-    return plain(f"not as {verification.reference}: {', '.join(_wrong(verification))}", "bold red")
-
-
-def _left_out(verification: results.Verification) -> Iterator[str]:
-    """What nobody could look at: that it agrees is not known."""
-    if small := [name for name, difference in verification.outputs.items() if difference.too_small]:
-        yield f"output {', '.join(small)} is {_TOO_SMALL}: no larger than rounding errors"
-    if empty := [name for name, difference in verification.outputs.items() if difference.nothing_finite]:
-        yield f"output {', '.join(empty)} is {_NOTHING_FINITE} in both: no numbers could be compared on these inputs"
-    if verification.skipped:
-        yield f"output {', '.join(verification.skipped)} could not be compared"
-    if count := len(verification.sudden_losses):
-        yield f"{counted(count, 'module')} {'loses' if count == 1 else 'lose'} more than rounding explains"
-    check, proof = verification.parameters, verification.proof
-    if proof is not None and proof.compute and not proof.compute_shown:
-        weights = "" if check is None or check.compared else ", and no weight has a copy in the file"
-        yield f"none of the attributions could be proved by values{weights}"
-
-
-def _wrong(verification: results.Verification) -> Iterator[str]:
-    """All that is wrong, because one repair may not be enough."""
-    if not verification.outputs:
-        yield "no output could be compared"
-    if verification.missing:
-        yield f"output {', '.join(verification.missing)} is missing"
-    if verification.parameters is not None and verification.parameters.differing:
-        yield "weights differ"
-    if not verification.numbers_agree:
-        inside = bool(verification.outputs) and all(item.agrees for item in verification.outputs.values())
-        yield "numbers differ inside of the model, and its outputs agree" if inside else "numbers differ"
-    if verification.frozen:
-        yield "right only for inputs like the sample"
-    if verification.proof is not None and verification.proof.contradicted:
-        yield f"{counted(len(verification.proof.contradicted), 'attribution')} contradicted"

@@ -130,7 +130,8 @@ def _check_lines(check: files.ExtractionCheck, *, verbose: bool) -> Iterator[Tex
         apart = comparison.difference
         if verbose or not apart.agrees:
             figures = f"largest difference {apart.max_abs:.1e} (relative {apart.max_rel:.1e}), SQNR {apart.sqnr:.0f} dB"
-            line = f"{comparison.name}: {figures}, against {_against(comparison.against)}"
+            order = ", in another order of axes" if comparison.reordered else ""
+            line = f"{comparison.name}: {figures}, against {_against(comparison.against)}{order}"
             yield plain(line, "" if apart.agrees else "red")
         if apart.agrees and apart.sqnr < _DISTINCTIVE:
             small = f"so small that the tolerance tells little (SQNR {apart.sqnr:.0f} dB): try a smaller --tolerance"
@@ -138,7 +139,7 @@ def _check_lines(check: files.ExtractionCheck, *, verbose: bool) -> Iterator[Tex
     for name, feed in check.fed.items():
         if verbose or feed is not files.Feed.GIVEN:
             yield plain(f"{name} was fed {_FROM[feed]}", "dim")
-    yield plain(_verdict(check), "green" if check.ok else "red")
+    yield plain(_verdict(check), "green" if check.ok else "red" if check.runs or check.outputs else "yellow")
 
 
 def _against(word: str) -> str:
@@ -149,6 +150,8 @@ def _verdict(check: files.ExtractionCheck) -> str:
     """What the file was really held against: parts of a module may be compared with the run or with the whole file."""
     if check.ok:
         return _agreement(check)
+    if not check.runs and not check.outputs:
+        return "not compared: the module does not run for these inputs; give inputs that take it"
     if not check.outputs:
         return f"not as the module of {check.reference}: what that was given does not fit what the file takes"
     if check.whole and not any(comparison.against == files.RETURNED for comparison in check.outputs):
@@ -165,7 +168,8 @@ def _agreement(check: files.ExtractionCheck) -> str:
     if any(comparison.difference.too_small for comparison in check.outputs):
         return f"too small to tell: no larger than rounding errors of what it is computed from ({check.reference})"
     if check.whole:
-        return f"equals the module of {check.reference} (largest difference {check.max_abs:.1e})"
+        order = ", in another order of axes" if any(comparison.reordered for comparison in check.outputs) else ""
+        return f"equals the module of {check.reference}{order} (largest difference {check.max_abs:.1e})"
     held = some_of(sorted({_against(comparison.against) for comparison in check.outputs}))
     return f"equals {held} (largest difference {check.max_abs:.1e}; {check.reference})"
 

@@ -73,7 +73,7 @@ def saving_options(target: Path, level: str, *, weights_beside: bool = False) ->
     try:
         import onnxruntime
     except ImportError as error:
-        raise ExtraMissing.of_runtime() from error
+        raise ExtraMissing.of_runtime(error) from error
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])
     options.optimized_model_filepath = str(target)
