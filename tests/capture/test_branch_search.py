@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from modelexport.capture.arguments import CallArguments
 from modelexport.capture.branch_search import BranchSearch
-from modelexport.capture.branch_sizes import find_borders
 from modelexport.capture.decisions import BOOL, NUMBER, SIZE, Decision, PathRecorder, RunPath
+from modelexport.capture.hidden_branches import find_borders
 from modelexport.capture.variations import change_some, kind_of, resize, vary_sample, vary_values
 from modelexport.capture.watched_numbers import WatchedSize
 

@@ -311,9 +311,32 @@ def _replace_guesses(
     settled = {
         key: claim for key, claim in settled.items() if _is_inside(key, claim, {**claims.nodes, **settled}, case)
     }
-    known = {key: claim for key, claim in claims.nodes.items() if not _is_guess(claim)} | settled
+    # Whose weight somebody else was seen reading is not run, in another branch either.
+    read = {path for key in settled for path in _read_modules(claims.nodes[key])}
+    firm = {
+        key: claim
+        for key, claim in claims.nodes.items()
+        if not _is_guess(claim)
+        or (_tells_unseen(key, claim, shown.nodes, case) and read.isdisjoint(_read_modules(claim)))
+    }
+    known = firm | settled
     nodes = known | dataflow.claim_by_dataflow(case.graph, case.hierarchy, known, strategy.name)
     return GraphClaims(nodes, claims.initializers)
+
+
+def _tells_unseen(key: str, claim: Claim, shown: Mapping[str, Claim], case: AttributionInput) -> bool:
+    """Whether a weight tells whose a node of a body is that did not run: neither values nor a call will ever tell.
+
+    cond(x.sum() > 0, self.a, self.b, (x,))    for an x whose sum is negative, `a` neither ran nor has values
+    """
+    kinds = {item.kind for item in shown[key].evidence} if key in shown else set()
+    is_inside = case.graph.by_key[key].graph in case.graph.body_owner
+    return is_inside and EvidenceKind.VALUE not in kinds and bool(_read_modules(claim))
+
+
+def _read_modules(claim: Claim) -> list[str]:
+    """Paths of the modules whose weights a claim rests on."""
+    return [item.detail for item in claim.evidence if item.kind is EvidenceKind.PARAMETER]
 
 
 def _is_inside(key: str, claim: Claim, claims: Mapping[str, Claim], case: AttributionInput) -> bool:

@@ -22,10 +22,9 @@ from typing import Any, Protocol
 import torch
 
 from modelexport.capture.arguments import CallArguments, output_tensors
-from modelexport.capture.branch_continuations import Continuations
-from modelexport.capture.branch_sizes import depends_on_size, may_have_borders, propose_sizes
 from modelexport.capture.decisions import BOOL, NUMBER, SIZE, Decision, PathRecorder, RunPath, Site
 from modelexport.capture.gradient_steps import GradientSteps, is_same
+from modelexport.capture.hidden_branches import Continuations, depends_on_size, may_have_borders, propose_sizes
 from modelexport.capture.hierarchy import call_model, run_model
 from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, preserve_model
 from modelexport.capture.margins import Margins
