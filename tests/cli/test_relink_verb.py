@@ -23,6 +23,7 @@ from tests.support.spoiled_files import (
     evil_names,
     from_nowhere,
     metadata,
+    of_another_version,
     refused,
     returns_nothing,
     same_value_twice,
@@ -145,7 +146,7 @@ class TestFindings:
 class TestRecords:
     @pytest.mark.parametrize("alone", [True, False])
     def test_a_newer_record(self, folder: Path, capsys: Captured, alone: bool) -> None:
-        newer = changed(folder, metadata(RECORD_KEY, lambda value: value.replace("record-1:", "record-9:")))
+        newer = changed(folder, metadata(RECORD_KEY, of_another_version))
         files = [newer] if alone else [newer, folder / "bert.onnx"]
         text = refused(folder, capsys, "relink", *files, "-o", folder / "out.onnx")
         assert "schema 9" in text
