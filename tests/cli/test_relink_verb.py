@@ -153,7 +153,7 @@ class TestRecords:
         assert "Update modelexport" in text
 
     def test_a_newer_outline(self, folder: Path, capsys: Captured) -> None:
-        newer = changed(folder, metadata(OUTLINE_KEY, lambda value: value.replace("outline-1:", "outline-9:")))
+        newer = changed(folder, metadata(OUTLINE_KEY, of_another_version))
         assert "outline-9" in refused(folder, capsys, "relink", newer, "-o", folder / "out.onnx")
         assert run("relink", folder / "bert.onnx", newer) == 0
 

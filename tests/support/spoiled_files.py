@@ -58,9 +58,10 @@ def metadata(key: str, change: Callable[[str], str | None]) -> Change:
 
 
 def of_another_version(value: str) -> str:
-    """A packed record as a later version of this package would mark its own."""
-    assert value.startswith(f"modelexport-record-{PACKED_VERSION}:")
-    return value.replace(f"record-{PACKED_VERSION}:", "record-9:", 1)
+    """A packed record or outline as a later version of this package would mark its own."""
+    name, _, packed = value.partition(":")
+    assert name in (f"modelexport-record-{PACKED_VERSION}", f"modelexport-outline-{PACKED_VERSION}")
+    return f"{name.rpartition('-')[0]}-9:{packed}"
 
 
 def without_record(model: onnx.ModelProto) -> None:
