@@ -75,6 +75,7 @@ class ValueClasses:
         self._holders = frozenset(graph.body_owner.values())
         self._first: dict[int, Node] = {}
         self._copies: dict[tuple[int, int], list[Node]] = {}
+        self._dequantized: set[int] = set()
         for tensor in graph.initializers.values():
             self._add_constant(tensor.name, tensor.content)
         for node in graph.nodes:
@@ -137,9 +138,11 @@ class ValueClasses:
         return next(self.weights(node), None) is not None
 
     def is_weight(self, class_id: int) -> bool:
-        """Whether a constant holds several numbers that are no indices or sizes."""
+        """Whether a constant holds several numbers that are no indices or sizes: floats, or what is turned into them."""
         tensor = self.graph.initializers.get(self.names.get(class_id, ""))
-        return tensor is not None and tensor.dtype in FLOATS and math.prod(tensor.shape) > 1
+        if tensor is None or math.prod(tensor.shape) <= 1:
+            return False
+        return tensor.dtype in FLOATS or class_id in self._dequantized
 
     def content_inputs(self, node: Node) -> list[int]:
         """What the numbers that a node makes come from: no shapes and indices, and nothing that is always the same."""
@@ -293,6 +296,8 @@ class ValueClasses:
 
     def _add_pass_through(self, node: Node) -> None:
         self.pass_through.append(node)
+        if node.operator == "DequantizeLinear":
+            self._dequantized.add(self.class_of[node.inputs[0]])
         value, output = node.inputs[0], node.outputs[0]
         chain = self._numbers(("cast chain", self.cast_chain.get(value), node.op_type, node.attributes))
         self.cast_chain[output] = chain
