@@ -99,7 +99,9 @@ def test_they_may_share_work() -> None:
     two = [each for each in layers("2_", ("x", "2_y")) if each.output[0] != "2_s0"]
     next(each for each in two if each.output[0] == "2_g0").input[0] = first.output[0]
     after = graph(first, *one, *two, inputs="x", outputs="1_y 2_y", weights=WEIGHTS)
-    assert [first.output[0] in {each.key for each in copy.nodes} for copy in split_copies(before(), after)] == [True] * 2
+    assert [first.output[0] in {each.key for each in copy.nodes} for copy in split_copies(before(), after)] == [
+        True
+    ] * 2
     links = trace_lineage(before(), after).nodes
     assert {key: links[key].sources for key in links} == {key: (key.partition("_")[2],) for key in links}
 

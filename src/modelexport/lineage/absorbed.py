@@ -201,7 +201,9 @@ class NoOpLinker(NodeLinker):
             for key, origins in absorbed.items():
                 node = self._after.graph.by_key[key]
                 gone = [self._before.graph.by_key[origin] for origin in origins if origin not in kept]
-                self._links.add_sources(node, [origin for origin in gone if not matching.operands.is_idle(node, origin)])
+                self._links.add_sources(
+                    node, [origin for origin in gone if not matching.operands.is_idle(node, origin)]
+                )
         for key, origins in matching.skipped.items():
             if any(self._may_be_above(self._after.graph.by_key[key], origin) for origin in origins):
                 self._links.doubt(key)
