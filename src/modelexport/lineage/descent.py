@@ -46,7 +46,7 @@ from modelexport.lineage.inherit import ConstantOrigins
 from modelexport.lineage.links import Links, NodeLinker, reachable_nodes
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.regions import align_regions
-from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
+from modelexport.lineage.value_classes import ValueClasses
 from modelexport.record.lineage import Consistency, Lineage, Link, NodeOverlap, Relation
 from modelexport.record.outline import Sketches
 from modelexport.record.provenance import Confidence

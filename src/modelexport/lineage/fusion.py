@@ -106,11 +106,10 @@ class FusedWorks:
         constants = {self._anchors.get(class_id) for class_id in self._after.constant_inputs(node)} - {NO_CLASS}
         end, sure = self._before.result(origin), True
         for _ in range(FUSED_STEPS):
-            if end in viewed:
-                return end  # a view changes nothing
             readers = self._before.readers_of(end)[:CROWD]
             absorbed = [reader for reader in readers if not constants.isdisjoint(self._before.inputs(reader))]
-            if not absorbed and any(group and self._fit(group, readers) for group in wanted):
+            # A view changes nothing: what it makes is what it reads.
+            if end in viewed or (not absorbed and any(group and self._fit(group, readers) for group in wanted)):
                 return end
             following = absorbed or readers
             if len(following) != 1:

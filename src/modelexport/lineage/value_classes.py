@@ -149,7 +149,7 @@ class ValueClasses:
         return next(self.weights(node), None) is not None
 
     def is_weight(self, class_id: int) -> bool:
-        """Whether a constant holds several numbers that are no indices or sizes: floats, or what is turned into them."""
+        """Whether a constant holds several numbers that are no indices or sizes: floats, or what becomes floats."""
         tensor = self.graph.initializers.get(self.names.get(class_id, ""))
         if tensor is None or math.prod(tensor.shape) <= 1:
             return False
