@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from modelexport.capture.export import PreparedModel, TracedRun
     from modelexport.capture.output_check import OutputChecker
 
+# Of weights in a model file ONNX Runtime makes two copies when it loads it; those in a file of their own it maps.
+OUTSIDE_ABOVE = 1_000_000_000
+
 
 @dataclass(frozen=True)
 class ExportRun:
@@ -71,7 +74,7 @@ class ExportRun:
             scene = self._scene(run, exported, request, recorded.signals)
             verdict = self._settle(run, exported, scene, attribute_graph(scene, self._origin(exported)))
         with self.clock.step("write"):
-            texts, outside = self._graph_texts(run, recorded), options.external_data
+            texts, outside = self._graph_texts(run, recorded), self._puts_weights_outside(exported.model)
             provenance = replace(verdict.provenance, policy=options.policy)
             written = write_tagged(
                 exported.model, provenance, self.path, options.embed, external_data=outside, texts=texts
@@ -134,6 +137,11 @@ class ExportRun:
         if guesses:
             verdict = attribute_graph(replace(scene, by_value=shown.judged[0].claims), origin)
         return replace(verdict, provenance=disambiguate_calls(verdict.provenance, shown.provenance))
+
+    def _puts_weights_outside(self, model: ModelFile) -> bool | None:
+        """As it was asked for; else weights that runtimes had better map than read go into a file of their own."""
+        weights = sum(data.nbytes for data in model.weights.values())
+        return True if self.options.external_data is None and weights > OUTSIDE_ABOVE else self.options.external_data
 
     def _graph_texts(self, run: TracedRun, recorded: Recorded) -> dict[Path, str]:
         """The intermediate graphs that were asked for, by the file that each goes to."""

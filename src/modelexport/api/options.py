@@ -29,7 +29,7 @@ class ExportOptions:
     """Everything about an export but the model and its inputs.
 
     dtype          of the weights, as it was asked for; the model that is exported has it already
-    external_data  None leaves it to the size of the weights: protobuf ends at 2 GB
+    external_data  None: a file of their own for weights of more than 1 GB
     fx_graph       the kinds of FX graph that are written, and that the strategy fx_graph uses
     jit_graph      where the TorchScript graph is written
 
