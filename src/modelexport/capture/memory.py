@@ -1,7 +1,7 @@
 """Memory: what this process may still take, so that a request for more is refused before it is tried; mapped files.
 
     ensure_fits(1 << 50, "the arrays", InputError)     InputError: the arrays take 1.13 PB, and 12.4 GB of memory …
-    release_mapped(addresses=…)                        weights that lie in a mapped file are read again when they are used
+    release_mapped(addresses=…)                        weights in a mapped file are read again when they are used
 
 Linux hands out memory that it does not have and ends the process when it is written to: there would be no error to
 catch. https://docs.kernel.org/mm/overcommit-accounting.html
