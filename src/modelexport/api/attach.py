@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -23,7 +24,7 @@ from modelexport.api.environment import Clock, Progress, need_torch
 from modelexport.api.keywords import AttachKeywords
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import ensure_known, parse_embedding, parse_tag_policy
-from modelexport.api.package import find_one_file
+from modelexport.api.package import find_one_file, refuse_for_folder
 from modelexport.api.prepare_file import fit_dtype, judge_prepared, prepare_for_file
 from modelexport.api.writing import write_tagged
 from modelexport.attribute.judge import AttributionResult, StrategyResult
@@ -31,7 +32,7 @@ from modelexport.attribute.resolve import Agreement, agreement, disagreements
 from modelexport.attribute.strategies import ALL, NAMES
 from modelexport.capture.memory import running_within
 from modelexport.errors import UserError
-from modelexport.graph.file.mapped_memory import limit_memory
+from modelexport.graph.file.mapped_memory import MemoryUse, limit_memory
 from modelexport.graph.file.reading import largest_weight, open_model
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
@@ -113,19 +114,20 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
     if Path(file).is_dir() and model is not None:
         from modelexport.api.attach_package import AttachOptions, attach_package
 
-        if memory is not None:
-            raise UserError("--memory is for one file, and this is a folder", "Leave it out.")
+        refuse_for_folder(file, "--memory", memory)
         return attach_package(Path(file), source, target, AttachOptions(strategy, policy, embedding, force), clock)
     ensure_model_target(target)
-    limit = read_size(memory, "--memory")
-    largest = 0 if limit is None else largest_weight(open_model(Path(file)))
-    # Without a model, nothing is run, and torch is not imported.
-    limited = limit_memory if model is None else running_within
-    with limited(limit, largest) as use:
+    with _running_within(read_size(memory, "--memory"), Path(file), source) as use:
         tagged, provenance, notes = _attribute_nodes(Path(file), source, strategy, clock)
         with clock.step("write"):
             written = write_tagged(tagged, replace(provenance, policy=policy), target, embedding)
     return ExportResult(target, written.files, written.provenance, None, (*notes, *use.notes), clock.seconds)
+
+
+def _running_within(limit: int | None, path: Path, source: ModelSource) -> AbstractContextManager[MemoryUse]:
+    largest = 0 if limit is None else largest_weight(open_model(path))
+    # Without a model nothing is run, and torch is not imported.
+    return limit_memory(limit, largest) if source.model is None else running_within(limit, largest)
 
 
 def _attribute_nodes(

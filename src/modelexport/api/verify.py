@@ -100,14 +100,10 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
     source = ModelSource(
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
-    limit = read_size(memory, "--memory")
-    options = VerifyOptions(source, samples, tolerance, as_deployed, proof, branches, limit)
+    options = VerifyOptions(source, samples, tolerance, as_deployed, proof, branches, read_size(memory, "--memory"))
     clock = Clock(progress)
     if (package := find_package(file)) is not None:
         from modelexport.api.verify_package import verify_opened_package
-
-        if memory is not None:
-            raise UserError("--memory is for one file, and this is a package", "Verify its files one by one.")
 
         return verify_opened_package(package, against, options, ChainOptions(new_tokens or NEW_TOKENS, grid), clock)
     if new_tokens is not None or not grid:
