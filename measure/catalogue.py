@@ -170,9 +170,9 @@ MEASURES = (
         "mutated files of all kinds, read and transformed by every verb that needs no model",
         "verbs",
         "docs/measured/fuzzing.md",
-        "nothing; prints, and so do runs with --seconds, --cases or --first",
+        "nothing; prints, and so do runs with --seconds, or with --cases below 100,000",
         "measure.fuzzing.fuzz_run:run_measure",
-        frozenset({"jobs", "seconds", "cases", "first", "case"}),
+        frozenset({"jobs", "seconds", "cases", "first", "case", "resume"}),
     ),
     Measure(
         "signals",
