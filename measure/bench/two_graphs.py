@@ -150,8 +150,9 @@ def measure_relink_time() -> Table:
         found.append((nodes, named, hidden))
         rows.append((f"{nodes:,}", f"{named:.2f} s", f"{hidden:.2f} s", f"{hidden / nodes * 1e6:.0f} µs"))
     growth = (found[-1][2] / found[-1][0]) / (found[0][2] / found[0][0])
+    limits = " and ".join(f"{limit:.0f} s {how}" for how, limit in LIMITS.items())
     text = (
-        f"{_RELINK_TEXT}\n\nThe limits are {' and '.join(f'{limit:.0f} s {how}' for how, limit in LIMITS.items())}, and "
+        f"{_RELINK_TEXT}\n\nThe limits are {limits}, and "
         f"{LARGEST_GROWTH:.0f} times the time for a node in the smallest graph; it is {growth:.1f} times that."
     )
     fast = all(seconds <= limit for seconds, limit in zip(found[-1][1:], LIMITS.values(), strict=True))
