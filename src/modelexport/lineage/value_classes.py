@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
 from modelexport.graph.algorithms import ValueNumbers, backward_slice
+from modelexport.graph.constants import is_all, scalar_contents
 from modelexport.graph.index import FLOATS, Graph, Node
 from modelexport.graph.operators import (
     family,
@@ -31,6 +32,16 @@ from modelexport.graph.operators import (
 
 # In the place of an input or output that is left out, or of a class that is not known.
 NO_CLASS = -1
+# Neutral elements: the number that leaves the other operand as it is, and the inputs that may be it.
+_NEUTRAL = {
+    "Add": (0, (0, 1)),
+    "Sub": (0, (1,)),
+    "Mul": (1, (0, 1)),
+    "Div": (1, (1,)),
+    "Pow": (1, (1,)),
+    "And": (1, (0, 1)),
+    "Or": (0, (0, 1)),
+}
 # Constants that a weight was ever seen to be computed from, with room to spare.
 _MOST_CONSTANTS = 64
 # Nodes in a row that tools are known to drop.
@@ -80,6 +91,7 @@ class ValueClasses:
         self._holders = frozenset(graph.body_owner.values())
         self._first: dict[int, Node] = {}
         self._copies: dict[tuple[int, int], list[Node]] = {}
+        self._dequantized: set[int] = set()
         for tensor in graph.initializers.values():
             self._add_constant(tensor.name, tensor.content)
         for node in graph.nodes:
@@ -160,9 +172,21 @@ class ValueClasses:
         return bool(self.weights(node))
 
     def is_weight(self, class_id: int) -> bool:
-        """Whether a constant holds several numbers that are no indices or sizes."""
+        """Whether a constant holds several numbers that are no indices or sizes: floats, or what becomes floats."""
         tensor = self.graph.initializers.get(self.names.get(class_id, ""))
-        return tensor is not None and tensor.dtype in FLOATS and math.prod(tensor.shape) > 1
+        if tensor is None or math.prod(tensor.shape) <= 1:
+            return False
+        return tensor.dtype in FLOATS or class_id in self._dequantized
+
+    def is_neutral(self, node: Node) -> bool:
+        """Whether a node only adds zero, multiplies by one or the like."""
+        number, indices = _NEUTRAL.get(node.operator, (0, ()))
+        return any(self._holds(node.inputs[index], number) for index in indices if index < len(node.inputs))
+
+    def _holds(self, value: str, number: int) -> bool:
+        class_id = self.class_of.get(value, NO_CLASS)
+        tensor = self.graph.initializers.get(self.names.get(class_id, ""))
+        return self.constants.get(class_id) in scalar_contents(number) if tensor is None else is_all(tensor, number)
 
     def content_inputs(self, node: Node) -> tuple[int, ...]:
         """What the numbers that a node makes come from: no shapes and indices, and nothing that is always the same."""
@@ -322,6 +346,8 @@ class ValueClasses:
 
     def _add_pass_through(self, node: Node) -> None:
         self.pass_through.append(node)
+        if node.operator == "DequantizeLinear":
+            self._dequantized.add(self.class_of[node.inputs[0]])
         value, output = node.inputs[0], node.outputs[0]
         chain = self._numbers(("cast chain", self.cast_chain.get(value), node.op_type, node.attributes))
         self.cast_chain[output] = chain
