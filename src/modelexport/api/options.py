@@ -29,7 +29,8 @@ class ExportOptions:
     """Everything about an export but the model and its inputs.
 
     dtype          of the weights, as it was asked for; the model that is exported has it already
-    external_data  None leaves it to the size of the weights: protobuf ends at 2 GB
+    external_data  None: a file of their own for weights of more than 1 GB
+    shard_size     bytes that each file of weights is to have at most
     fx_graph       the kinds of FX graph that are written, and that the strategy fx_graph uses
     jit_graph      where the TorchScript graph is written
 
@@ -43,6 +44,7 @@ class ExportOptions:
     static: bool = False
     dynamic: bool = False
     external_data: bool | None = None
+    shard_size: int | None = None
     policy: TagPolicy = TagPolicy()
     embed: EmbedOptions = EmbedOptions()
     check: bool = True
@@ -57,6 +59,11 @@ class ExportOptions:
             raise UserError(f"there is no opset {self.opset}", f"This version of onnx knows opsets 1 to {newest}.")
         if self.static and self.dynamic:
             raise UserError("--static and --dynamic exclude each other", "Choose one of them.")
+        if self.shard_size is not None and self.external_data is False:
+            raise UserError(
+                "--no-external-data puts weights into the model, and --shard-size into files beside it",
+                "Choose one of them.",
+            )
 
 
 @dataclass(frozen=True)
