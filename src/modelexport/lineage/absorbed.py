@@ -60,6 +60,9 @@ class MatchLinker(NodeLinker):
 
     def _link_congruent(self, nodes: Sequence[Node], origins: Sequence[Node], confidence: Confidence) -> None:
         """By name, or each to each in their order; if some are gone, the others stand for all."""
+        if len(nodes) == len(origins) == 1:
+            self._links.add(nodes[0], origins, match_relation(nodes[0], origins[0]), confidence)
+            return
         left = {origin.key: origin for origin in origins}
         nodes = [node for node in nodes if len(nodes) == 1 or not self._link_named(node, left)]
         if len(nodes) != len(origins):

@@ -310,7 +310,7 @@ def _find_strayed(matching: Matching, nodes: Mapping[str, Link]) -> Iterator[str
     before, after, anchors = matching.before, matching.after, matching.anchors
     for node in after.nodes:
         link = nodes.get(node.key)
-        if link is None or link.relation is Relation.INTRODUCED:
+        if link is None or link.relation is Relation.INTRODUCED or not after.constants_above(node):
             continue
         single_numbers = {class_id for class_id in after.constant_inputs(node) if after.size(class_id) <= 1}
         constants = [class_id for class_id in _constants(after, node) if class_id in anchors]

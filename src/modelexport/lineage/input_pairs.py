@@ -71,8 +71,9 @@ def _step_over_padding(reader: Node, origin: Node, pair: InputPair, anchors: Anc
 
 def _pair_all(node: Node, origin: Node, anchors: Anchors, find_work: FindWork) -> Iterator[InputPair]:
     # A scale that a quantizer found was not there before.
-    read = [class_id for class_id in anchors.after.data_inputs(node) if not anchors.after.is_scale(class_id)]
-    origin_read = anchors.before.data_inputs(origin)
+    after = anchors.after
+    read: Sequence[int] = [class_id for class_id in after.data_inputs(node) if not after.is_scale(class_id)]
+    origin_read: Sequence[int] = anchors.before.data_inputs(origin)
     if is_commutative(family(node.operator)):
         # Operands have no order: those that are known are taken away, and the rest is told apart by its work.
         read, origin_read = _remove_known(read, origin_read, anchors)
