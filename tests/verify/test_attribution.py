@@ -423,6 +423,15 @@ def test_an_owner_that_had_no_part_in_it_is_contradicted() -> None:
     assert answer(found) == (CONTRADICTED, "credited to a module that had no part in it", "a")
 
 
+@pytest.mark.parametrize(("owners", "verdict"), [("a b", NOT_PROVABLE), ("b", PROVED), ("b c", CONTRADICTED)])
+def test_a_view_that_the_node_took_in_is_its_issuers_part_of_it(owners: str, verdict: Verdict) -> None:
+    """A transpose of a picture of one element: the numbers before it are those behind it, in another shape."""
+    h = H.reshape(1, WIDTH, -1)
+    story = Story(x=X).op("c", "x", h=h).view("a", "h", turned=h.reshape(1, -1, WIDTH)).op("b", "turned", g=G)
+    proto = model(node("Sin", "x", "h"), node("FusedMatMul", "h", "g"), outputs="g")
+    assert judged(proto, {"h": "c", "g": owners}, story)["g"].verdict is verdict
+
+
 def test_an_owner_too_many_that_works_beside_it_had_no_part_in_it() -> None:
     found = judged(CHAIN, {"h": "a b", "g": "b", "y": "c"}, RUN)["h"]
     assert answer(found) == (CONTRADICTED, "credited to a module that had no part in it", "a")

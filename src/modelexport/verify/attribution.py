@@ -96,7 +96,8 @@ class AttributionProver:
         numbers = {key: {value.number for value in values} for key, values in held.items()}
         for name in self._values.exchanged:
             numbers[graph.producers[name].key].update(self._sources.numbers_like(self._values.samples[name]))
-        self._slices = slices = Contributors(graph, self._provenance.hierarchy, self._sources, numbers)
+        shapes = {node.key: {made.shape for made in self._values.of(node.outputs)} for node in graph.nodes}
+        self._slices = slices = Contributors(graph, self._provenance.hierarchy, self._sources, numbers, shapes)
         self._busy = slices.busy
         behind = {node.key: slices.behind(node, self._numbers_made(node)) for node in graph.nodes if numbers[node.key]}
         telling = {key: calls for key, calls in behind.items() if self._evidence[key].issuers}

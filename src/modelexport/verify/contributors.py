@@ -28,15 +28,21 @@ Calls = frozenset[ModuleCall]
 
 class Contributors:
     """
-    held  by node key: the numbers of the run's values that hold the same as what a node makes
-    busy  the calls in which an operator was issued
+    held    by node key: the numbers of the run's values that hold the same as what a node makes
+    shapes  by node key: of what it makes
+    busy    the calls in which an operator was issued
     """
 
     def __init__(
-        self, graph: Graph, hierarchy: Hierarchy, sources: OperatorSources, held: Mapping[str, Collection[int]]
+        self,
+        graph: Graph,
+        hierarchy: Hierarchy,
+        sources: OperatorSources,
+        held: Mapping[str, Collection[int]],
+        shapes: Mapping[str, Collection[tuple[int, ...]]],
     ) -> None:
         self._graph, self._hierarchy, self._sources = graph, hierarchy, sources
-        self._held = held
+        self._held, self._shapes = held, shapes
         self._ancestors = _ancestor_masks(graph)
         self._holders = self._find_holders()
         self._absorbed = self._find_absorbed()
@@ -58,8 +64,9 @@ class Contributors:
         above, read_here = self._ancestors[node.key], self._numbers_read(node)
 
         def is_border(number: int) -> bool:
-            # A view that the graph has elsewhere, and the node does not read, may be undone in the node: optimizers
-            # move transposes from one side of an operator to the other.
+            # A view that the graph has elsewhere, and the node does not read in its shape, may be done or undone in the
+            # node: optimizers move transposes from one side of an operator to the other. With an axis of size one the
+            # numbers before a transpose are those behind it.
             is_held = bool(self._holders.get(number, 0) & above) and number not in self._absorbed
             return is_held and (number in read_here or not self._sources.issued[number].op.view)
 
@@ -70,14 +77,16 @@ class Contributors:
         return backward_slice(numbers, read_by)
 
     def _numbers_read(self, node: Node) -> Collection[int]:
-        """The values of the run that a node reads, over nodes before it that hold none."""
+        """The values of the run that a node reads in their shape, over nodes before it that hold none."""
 
         def unknown_before(reader: Node) -> list[Node]:
             return [maker for maker in self._graph.predecessors(reader) if not self._held[maker.key]]
 
         readers = [node, *backward_slice(unknown_before(node), unknown_before)]
         makers = {maker.key for reader in readers for maker in self._graph.predecessors(reader)}
-        return {number for key in makers for number in self._held[key]}
+        issued, shape = self._sources.issued, self._sources.shape
+        held = ((number, key) for key in makers for number in self._held[key] if number in issued)
+        return {number for number, key in held if shape(issued[number]) in self._shapes[key]}
 
     def handlers(self, numbers: Collection[int]) -> Calls:
         """The calls that were given one of these values, or returned it."""

@@ -385,6 +385,9 @@ def test_where_only_numbers_inside_differ_it_is_said() -> None:
     inside = replace(found, outputs={"y": difference(130)})
     assert lines(inside)[-1] == "not as ./net: numbers differ inside of the model, and its outputs agree"
     assert lines(replace(found, outputs={"y": difference(20)}))[-1] == "not as ./net: numbers differ"
+    small = replace(difference(3), agrees=True, excess=1e-7)
+    told = "not as ./net: numbers differ inside of the model, and output y is too small to tell"
+    assert lines(replace(found, outputs={"y": small}))[-1] == told
 
 
 def test_the_last_line_is_not_stronger_than_those_above() -> None:

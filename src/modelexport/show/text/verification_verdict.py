@@ -8,7 +8,7 @@ not as ./net: weights differ, numbers differ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.text import Text
 
@@ -71,9 +71,16 @@ def _wrong(verification: results.Verification) -> Iterator[str]:
     if verification.parameters is not None and verification.parameters.differing:
         yield "weights differ"
     if not verification.numbers_agree:
-        inside = bool(verification.outputs) and all(item.agrees for item in verification.outputs.values())
-        yield "numbers differ inside of the model, and its outputs agree" if inside else "numbers differ"
+        yield _name_difference(verification.outputs)
     if verification.frozen:
         yield "right only for inputs like the sample"
     if verification.proof is not None and verification.proof.contradicted:
         yield f"{counted(len(verification.proof.contradicted), 'attribution')} contradicted"
+
+
+def _name_difference(outputs: Mapping[str, results.Difference]) -> str:
+    if not outputs or not all(difference.agrees for difference in outputs.values()):
+        return "numbers differ"
+    small = [name for name, difference in outputs.items() if difference.too_small]
+    told = f"{_named(small)} is {TOO_SMALL}" if small else "its outputs agree"
+    return f"numbers differ inside of the model, and {told}"
