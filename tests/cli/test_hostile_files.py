@@ -334,3 +334,41 @@ def test_a_size_that_is_squared_again_and_again(quick: None, tmp_path: Path) -> 
     ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["a", "b"]) for name in "xy"]
     onnx.save(helper.make_model(helper.make_graph(nodes, "main", ends[:1], ends[1:])), tmp_path / "a.onnx")
     assert run("cost", tmp_path / "a.onnx") == 0
+
+
+def _save(path: Path, nodes: list[onnx.NodeProto], *initializers: onnx.TensorProto) -> Path:
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["a", 3]) for name in "xy"]
+    graph = onnx.helper.make_graph(nodes, "main", ends[:1], ends[1:], initializers)
+    onnx.save(onnx.helper.make_model(graph), path)
+    return path
+
+
+def test_an_axis_that_is_added_twice(quick: None, tmp_path: Path) -> None:
+    axes = onnx.helper.make_tensor("axes", onnx.TensorProto.INT64, [2], [0, 0])
+    path = _save(tmp_path / "a.onnx", [onnx.helper.make_node("Unsqueeze", ["x", "axes"], ["y"])], axes)
+    assert run("cost", path) == 0
+    assert run("view", path, "-o", tmp_path / "a.html") == 0
+
+
+def test_a_constant_that_says_to_read_something(good: Path, tmp_path: Path) -> None:
+    """With a record, which says whose the nodes are: nothing walks the graph for that."""
+    proto = tagged()
+    node = next(
+        node for node in proto.graph.node if not {*node.input} <= {"x", *(w.name for w in proto.graph.initializer)}
+    )
+    node.op_type = "Constant"
+    onnx.save(proto, tmp_path / "a.onnx")
+    assert run("diff", good, tmp_path / "a.onnx") in (0, 1)
+
+
+def test_a_body_that_returns_what_its_own_node_makes(
+    quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inside = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["n"])], "inside", [], [])
+    for name in "yn":
+        inside.output.add(name=name)
+    which = onnx.helper.make_tensor("which", onnx.TensorProto.BOOL, [], [True])
+    node = onnx.helper.make_node("If", ["which"], ["y"], then_branch=inside, else_branch=inside)
+    path = _save(tmp_path / "a.onnx", [node], which)
+    assert run("attach", path, "-o", tmp_path / "b.onnx") == 2
+    assert "circle: 'y'" in capsys.readouterr().err

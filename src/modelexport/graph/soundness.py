@@ -67,13 +67,21 @@ def find_cycle(graph: Graph) -> tuple[str, ...]:
     An index is in an order in which nodes can run, so that only those of a cycle come before what they read.
     """
     for node in graph.nodes:
-        late = any(maker.position >= node.position for maker in graph.predecessors(node))
+        late = any(maker.position >= node.position for maker in _find_makers(graph, node))
         way = _way_back(graph, node) if late else ()
         if way:
             # Of a node inside a body, the one in the main graph that holds it: that is what people see in a viewer.
             around = ([graph.by_key[key], *graph.enclosing_nodes(graph.by_key[key])] for key in way)
             return tuple(sorted({owners[-1].key for owners in around}))
     return ()
+
+
+def _find_makers(graph: Graph, node: Node) -> Iterator[Node]:
+    """Of what a node reads, and of what its bodies return as it was made outside of them."""
+    yield from graph.predecessors(node)
+    for body in graph.subgraphs.get(node.key, ()):
+        makers = (graph.producers[value] for value in graph.body_outputs[body] if value in graph.producers)
+        yield from (maker for maker in makers if maker.graph != body)
 
 
 def _way_back(graph: Graph, start: Node) -> tuple[str, ...]:
@@ -83,7 +91,7 @@ def _way_back(graph: Graph, start: Node) -> tuple[str, ...]:
     waiting = [start]
     while waiting:
         here = waiting.pop()
-        for above in (*graph.predecessors(here), *inside.get(here.key, ())):
+        for above in (*_find_makers(graph, here), *inside.get(here.key, ())):
             if above.key == start.key:
                 steps = [here.key]
                 while steps[-1] != start.key:

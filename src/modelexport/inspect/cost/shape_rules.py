@@ -96,6 +96,8 @@ def _unsqueeze(op: OperatorCall) -> Shapes:
     shape, axes = op.shape(0), op.listed("axes", 1) or []
     rank = len(shape) + len(axes)
     added, left = {axis_index(axis, rank) for axis in axes}, iter(shape)
+    if len(added) < len(axes):
+        raise Unknown("an axis is added twice")
     return [tuple(1 if index in added else next(left) for index in range(rank))]
 
 

@@ -79,7 +79,12 @@ class DiffGraph:
     def uses(self) -> Mapping[str, tuple[InputUse, ...]]:
         """By value: the nodes that read it, in file order; constants are described with the node that reads them."""
         return {
-            value: tuple(InputUse(reader, operand(reader, index)) for reader, index in uses)
+            value: tuple(
+                # A constant that says to read something is no reader: it is a constant all the same.
+                InputUse(reader, operand(reader, index))
+                for reader, index in uses
+                if reader.key in self.by_key
+            )
             for value, uses in self.graph.uses.items()
             if value not in self.constants
         }
