@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +20,10 @@ from tests.support.fleets import faulty_row, write_fleet
 import modelexport as mx
 from modelexport.api.fleet import FleetOptions, fleet
 from modelexport.errors import ClusterUnusable, ExtraMissing, FleetInvalid, UnknownName
-from modelexport.fleet.dask_backend import choose_deployer, connect
+from modelexport.fleet.attempt import Task
+from modelexport.fleet.dask_backend import DaskBackend, choose_deployer, connect
 from modelexport.fleet.fleet_plan import ClusterSettings
+from modelexport.record.results.fleet import StepResult, StepStatus
 
 HEAD = '[fleet]\nsteps = ["cost"]\ntimeout = "3m"\n'
 
@@ -113,6 +115,77 @@ class TestDeployers:
             connect("tcp://127.0.0.1:9", ClusterSettings())
 
 
+class Scheduler:
+    """In the place of a client: workers as a scheduler lists them, and what each is given."""
+
+    status = "running"
+
+    def __init__(self, **workers: dict[str, object]) -> None:
+        self.workers, self.given = workers, list[tuple[str, str]]()
+
+    def scheduler_info(self, n_workers: int) -> dict[str, object]:
+        assert n_workers == -1
+        return {"workers": self.workers}
+
+    def submit(self, _: object, task: Task, __: str, *, workers: list[str] | None, **___: object) -> Given:
+        self.given.append((task.row, workers[0] if workers else "any"))
+        return Given(task)
+
+
+class Given:
+    """A future that ends when it is told to."""
+
+    status = "finished"
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.tell = task, list[Callable[[Given], None]]()
+
+    def add_done_callback(self, tell: Callable[[Given], None]) -> None:
+        self.tell.append(tell)
+
+    def end(self) -> None:
+        self.tell[0](self)
+
+    def result(self) -> StepResult:
+        return self.task.result(StepStatus.OK)
+
+
+class TestPlacing:
+    """No step waits behind another one while a worker has nothing to do."""
+
+    def start(self, backend: DaskBackend, row: str, **resources: float) -> Given:
+        backend.start(Task(row, "cost", "cost", (), "", (), "key", resources=resources))
+        future = list(backend._futures)[-1]
+        assert isinstance(future, Given)
+        return future
+
+    def test_the_worker_that_has_ended_gets_the_next_step(self) -> None:
+        scheduler = Scheduler(a={"nthreads": 1}, b={"nthreads": 1})
+        backend = DaskBackend(scheduler, None, "here")
+        assert backend.slots == 2
+        self.start(backend, "long")
+        for number in range(3):
+            self.start(backend, f"short{number}").end()
+            assert [task.row for task, _ in backend.wait()] == [f"short{number}"]
+        assert scheduler.given == [("long", "a"), ("short0", "b"), ("short1", "b"), ("short2", "b")]
+
+    def test_threads_count(self) -> None:
+        scheduler = Scheduler(a={"nthreads": 1}, b={"nthreads": 3})
+        backend = DaskBackend(scheduler, None, "here")
+        assert backend.slots == 4
+        for number in range(4):
+            self.start(backend, str(number))
+        assert sorted(worker for _, worker in scheduler.given) == ["a", "b", "b", "b"]
+
+    def test_only_a_worker_that_offers_it_gets_what_wants_a_resource(self) -> None:
+        scheduler = Scheduler(a={"nthreads": 1}, b={"nthreads": 1, "resources": {"GPU": 1}})
+        backend = DaskBackend(scheduler, None, "here")
+        self.start(backend, "first", GPU=1)
+        self.start(backend, "second", GPU=1)
+        self.start(backend, "third", TPU=1)
+        assert scheduler.given == [("first", "b"), ("second", "b"), ("third", "any")]
+
+
 def environment() -> dict[str, str]:
     source = str(Path(mx.__file__).parents[1])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))}
@@ -169,15 +242,19 @@ class TestWorkers:
             import threading
 
             def kill_when_running() -> None:
+                """Of the two, the one that has the step."""
                 while not (tmp_path / "mark").exists():
                     time.sleep(0.05)
-                os.kill(first, signal.SIGKILL)
+                busy = int((tmp_path / "mark").read_text())
+                assert busy in (first, second)
+                os.kill(busy, signal.SIGKILL)
 
-            killer = threading.Thread(target=kill_when_running)
-            killer.start()
-            with worker(tmp_path, address, "w2"):
+            with worker(tmp_path, address, "w2") as second:
+                killer = threading.Thread(target=kill_when_running)
+                killer.start()
                 result = fleet(path, FleetOptions(output=tmp_path / "out", cluster=address, trust=True))
             killer.join(60)
+            assert not killer.is_alive()
         assert {row.name: [str(step.status) for step in row.results] for row in result.rows} == {
             "slow": ["ok"],
             "fine": ["ok"],
@@ -216,13 +293,15 @@ class TestWorkers:
 
 
 def hold_first_start(folder: Path) -> None:
-    """The first process of the row waits until its worker is killed; the second one goes on."""
+    """The first process of the row says who started it, and waits until that is killed; the second one goes on."""
     (folder / "sitecustomize.py").write_text(
         "import os, time\n"
         "if os.environ.get('FLEET_FAULT') == 'sleep':\n"
         "    mark = os.environ['FLEET_MARK']\n"
         "    if not os.path.exists(mark):\n"
-        "        open(mark, 'w').close()\n"
+        "        with open(mark + '.part', 'w') as file:\n"
+        "            file.write(str(os.getppid()))\n"
+        "        os.rename(mark + '.part', mark)\n"
         "        time.sleep(300)\n",
         encoding="utf-8",
     )

@@ -17,6 +17,7 @@ import queue
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,8 +34,6 @@ _SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
 # Seconds until a scheduler must have answered, and a silent one is gone.
 _CONNECT, _SILENCE = 15, 10.0
 _PATIENCE = 0.5
-# Steps for each thread of a worker: one that runs, and one that waits beside it.
-_AHEAD = 2
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,10 @@ class DaskBackend:
     def __init__(self, client: Any, cluster: Any, where: str) -> None:
         self._client, self._cluster, self._where = client, cluster, where
         self._run = uuid.uuid4().hex
-        self._futures: dict[Any, Task] = {}
+        # With the address of the worker that it was meant for.
+        self._futures: dict[Any, tuple[Task, str]] = {}
+        self._known_workers: Mapping[str, Any] = {}
+        self._asked = 0.0
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._last_heard = time.monotonic()
         # What it says of a connection that is lost, this backend says in one line.
@@ -125,9 +127,12 @@ class DaskBackend:
 
     @property
     def slots(self) -> int:
-        """Twice the threads of the workers that are there now; clusters grow while they run."""
+        """One for each thread of the workers that are there now; clusters grow while they run.
+
+        None waits at a worker: behind a step that takes an hour, it would wait while other workers have nothing to do.
+        """
         threads: int = sum(worker["nthreads"] for worker in self._workers().values())
-        return _AHEAD * max(1, threads)
+        return max(1, threads)
 
     def notes(self) -> Iterator[str]:
         """What a user should know of the workers: a worker with other versions gives other results."""
@@ -141,30 +146,50 @@ class DaskBackend:
     def start(self, task: Task) -> None:
         # A name of its own: Dask takes tasks with the same name for the same task, whoever asks.
         name = f"{task.row}-{task.step}-{uuid.uuid4().hex[:8]}"
+        worker = self._least_busy(task.resources)
         future = self._client.submit(
-            run_on_worker, task, self._run, key=name, pure=False, resources=dict(task.resources) or None
+            run_on_worker,
+            task,
+            self._run,
+            key=name,
+            pure=False,
+            resources=dict(task.resources) or None,
+            workers=[worker] if worker else None,
+            allow_other_workers=bool(worker),  # it may die before it has begun
         )
-        self._futures[future] = task
+        self._futures[future] = task, worker
         future.add_done_callback(self._ended.put)
+
+    def _least_busy(self, resources: Mapping[str, float]) -> str:
+        """Where a step begins at once, by the address; empty if nobody offers what it wants.
+
+        Dask itself, with 20 workers and more, gives a task to any that has not two of them yet
+        (`decide_worker_non_rootish` in https://github.com/dask/distributed/blob/main/distributed/scheduler.py).
+        """
+        busy = Counter(worker for _, worker in self._futures.values())
+        fitting = {address: worker for address, worker in self._workers().items() if _offers(worker, resources)}
+        return min(fitting, key=lambda address: busy[address] / fitting[address]["nthreads"], default="")
 
     def _check_resources(self, wanted: Mapping[str, float]) -> None:
         """Dask waits forever for a resource that no worker has."""
-        offered = [worker.get("resources", {}) for worker in self._workers().values()]
+        workers = list(self._workers().values())
         for name, amount in wanted.items():
-            if offered and not any(resources.get(name, 0) >= amount for resources in offered):
-                known = sorted({key for resources in offered for key in resources})
+            if workers and not any(_offers(worker, {name: amount}) for worker in workers):
+                known = sorted({key for worker in workers for key in worker.get("resources", {})})
                 hint = (
                     f"Start workers with --resources '{name}={amount:g}'. {propose_name(name, known) if known else ''}"
                 )
                 raise ClusterUnusable(f"no worker of {self._where} offers {amount:g} {name}", hint)
 
     def _workers(self) -> Mapping[str, Any]:
-        """Those that the scheduler knows."""
-        try:
-            workers: Mapping[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
-        except TypeError:  # older versions list all of them, and have no such keyword
-            workers = self._client.scheduler_info()["workers"]
-        return workers
+        """Those that the scheduler knew a moment ago, by address. Of a thousand workers, an answer has megabytes."""
+        if time.monotonic() > self._asked + _PATIENCE or not self._known_workers:
+            try:
+                self._known_workers = self._client.scheduler_info(n_workers=-1)["workers"]
+            except TypeError:  # older versions list all of them, and have no such keyword
+                self._known_workers = self._client.scheduler_info()["workers"]
+            self._asked = time.monotonic()
+        return self._known_workers
 
     def wait(self) -> Iterator[tuple[Task, StepResult]]:
         try:
@@ -172,11 +197,11 @@ class DaskBackend:
         except queue.Empty:
             self._ensure_connected()
             # Again and again: workers come and go, and the first may come after the first step was given away.
-            for resources in {tuple(task.resources.items()) for task in self._futures.values()}:
+            for resources in {tuple(task.resources.items()) for task, _ in self._futures.values()}:
                 self._check_resources(dict(resources))
             return
         while True:
-            task = self._futures.pop(future, None)
+            task, _ = self._futures.pop(future, (None, ""))
             if task is not None:
                 yield task, self._result_of(future, task)
             try:
@@ -223,6 +248,11 @@ class DaskBackend:
                 with suppress(Exception):
                     part.close()
         self._log.setLevel(self._log_level)
+
+
+def _offers(worker: Mapping[str, Any], wanted: Mapping[str, float]) -> bool:
+    resources = worker.get("resources", {})
+    return all(resources.get(name, 0) >= amount for name, amount in wanted.items())
 
 
 # In each worker: what its running steps look at, by the run that they belong to.
