@@ -52,7 +52,7 @@ VERBS: Mapping[str, Verb] = {
     "strategies": Verb(model=True),
     "profile": Verb(),
     "analyze": Verb(),
-    "validate": Verb(),
+    "validate": Verb(report="printed"),
     "cost": Verb(),
     "view": Verb(writes=PAGE, report=""),
 }
