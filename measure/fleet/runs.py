@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measure.workers import ROOT
+from measure.job import ROOT
 from modelexport.fleet.bookkeeping import RESULTS, read_results
 from modelexport.fleet.process import Limits, ProcessSpec, run_process
 from modelexport.record.results.fleet import StepResult

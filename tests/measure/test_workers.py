@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from measure.corpus.corpus_run import verification
 from measure.corpus.rows import Outcome, Result
+from measure.job import Job
 from measure.lineage.lineage_run import tool_runs
 from measure.lineage.scoring import ToolOutcome, ToolResult
 from measure.results import TaskFolder
-from measure.workers import Job, Workers, module_command
+from measure.workers import Workers, module_command
 from tests.support.corpus_rows import fine
 from tests.support.tool_cases import result
 
@@ -35,10 +36,10 @@ def attempt(name: str, exporter: str = "dynamo") -> Job:
 def accountable(folder: Path, limit: float, jobs: int = 1) -> Workers[Result]:
     """Workers that do what the row is named after, in the place of a real attempt."""
 
-    def command(job: Job, place: Path, tasks: Sequence[str]) -> Sequence[str]:
+    def command(job: Job, place: Path) -> Sequence[str]:
         name, exporter = job.subject
         text = json.dumps(fine(name, exporter).to_json())
-        return sys.executable, "-S", "-c", CODES[name], str(place / f"{tasks[0]}.json"), text
+        return sys.executable, "-S", "-c", CODES[name], str(place / "verify.json"), text
 
     return Workers(replace(verification(limit), command=command), folder, jobs, limit)
 
@@ -92,11 +93,10 @@ NET = ("net", "dynamo")
 # Stands in for the real worker of tools. A line of its log says what it was asked for.
 WORKER = """
 import json, os, signal, sys, time
-folder, log, *chains = sys.argv[1:]
+folder, log, results, *chains = sys.argv[1:]
 with open(log, "a") as file:
-    file.write(" ".join(json.loads(chain)["chain"] for chain in chains) + "\\n")
-for text in chains:
-    chain = json.loads(text)["chain"]
+    file.write(" ".join(chains) + "\\n")
+for chain in chains:
     if chain == "measure":
         print("noise")
         raise KeyError("it is the measure that is wrong")
@@ -109,7 +109,7 @@ for text in chains:
     if chain == "exit":
         sys.exit(3)
     os.remove(place + ".running")
-    open(place + ".json", "w").write(text)
+    open(place + ".json", "w").write(json.dumps(json.loads(results)[chain]))
 """
 
 
@@ -120,9 +120,9 @@ def related(chain: str, subject: tuple[str, ...] = NET) -> ToolResult:
 def several(folder: Path) -> Workers[ToolResult]:
     """Workers with several tasks, of which only the marked one is to blame."""
 
-    def command(job: Job, place: Path, left: Sequence[str]) -> Sequence[str]:
-        results = [json.dumps(related(chain, job.subject).to_json()) for chain in left]
-        return sys.executable, "-S", "-c", WORKER, str(place), str(folder / f"{job.subject[0]}.log"), *results
+    def command(job: Job, place: Path) -> Sequence[str]:
+        results = json.dumps({chain: related(chain, job.subject).to_json() for chain in job.tasks})
+        return sys.executable, "-S", "-c", WORKER, str(place), str(folder / f"{job.subject[0]}.log"), results
 
     return Workers(replace(tool_runs(), command=command), folder / "work", 1, 2)
 
@@ -196,5 +196,5 @@ class TestSeveralTasks:
 
 
 def test_the_command_names_everything(tmp_path: Path) -> None:
-    command = module_command("measure.lineage.run_tools")(Job(NET, ()), tmp_path, ["int8", "int8+ort:all"])
-    assert command[-6:] == ("-m", "measure.lineage.run_tools", str(tmp_path), "net,dynamo", "int8", "int8+ort:all")
+    command = module_command("measure.lineage.run_tools")(Job(NET, ()), tmp_path)
+    assert command[-4:] == ("-m", "measure.lineage.run_tools", str(tmp_path), "net,dynamo")
