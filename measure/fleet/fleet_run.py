@@ -3,6 +3,7 @@
 python -m measure fleet                     everything, with all architectures of the corpus: hours
 python -m measure fleet faults resume       these parts of the page
 python -m measure fleet speed bert t5       with these rows of the corpus
+python -m measure fleet growth plan         run times, kept from run to run, and plans made of them
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from measure.fleet.faults import measure_faults
 from measure.fleet.resuming import measure_resume
 from measure.fleet.runs import known
 from measure.fleet.simulation import compose_plan
-from measure.fleet.speed import measure_speed
+from measure.fleet.speed import GROWTH, measure_growth, measure_speed
 from measure.pages import MEASURED, Table, compose_blocks, fill_blocks, write_page, written_by
 from measure.workers import BUILD
 
@@ -45,15 +46,16 @@ def run_measure(options: Options) -> int:
 
 
 def measure_parts(parts: Collection[str], rows: Sequence[Row]) -> Iterator[tuple[str, Table]]:
-    if not {"speed", "growth"}.isdisjoint(parts):
-        speed, growth = measure_speed(rows, FOLDER)
-        yield from (("speed", speed), ("growth", growth))
+    if "speed" in parts:
+        yield "speed", measure_speed(rows, FOLDER)
+    if "growth" in parts:
+        yield "growth", measure_growth(rows, FOLDER)
     if "faults" in parts:
         yield "faults", measure_faults(FOLDER / "faults")
     if "resume" in parts:
         yield "resume", measure_resume(FOLDER / "resume")
     if "plan" in parts:
-        times = row_times(FOLDER / "speed" / "one")
+        times = row_times(FOLDER / GROWTH)
         yield "plan", compose_plan(times, len(times))
 
 
@@ -69,12 +71,12 @@ def choose_parts(options: Options, corpus: Sequence[Row]) -> tuple[set[str], lis
 
 
 def row_times(folder: Path) -> list[float]:
-    """CPU seconds of all steps of each row of the last measurement of speed."""
+    """CPU seconds of all steps of each row that is known."""
     times: defaultdict[str, float] = defaultdict(float)
     for (row, _), result in known(folder).items():
         times[row] += result.cpu_seconds or 0.0
     if not times:
-        raise NotRunnable("no run times yet: measure `speed` first")
+        raise NotRunnable("no run times yet: measure `growth` first")
     return sorted(times.values())
 
 

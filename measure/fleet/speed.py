@@ -7,7 +7,7 @@ import os
 import shutil
 import statistics
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,7 @@ _WAITING_ROWS, _WAIT = 8, 4
 # Steps that take half a second, most of which is the start of Python.
 _SMALL_ROWS, _READING = 20, ("analyze", "cost", "validate")
 _ALONE = "1 local worker"
+GROWTH = "growth"
 # A load above which rows that compute tell more of the other programs than of the fleet.
 _QUIET = 0.5
 _BUSY = "With other programs beside them, two processes do not get two cores: it is the last columns that count."
@@ -44,13 +45,19 @@ def write_manifest(rows: Sequence[Row], path: Path) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def measure_speed(rows: Sequence[Row], folder: Path) -> tuple[Table, Table]:
+def measure_speed(rows: Sequence[Row], folder: Path) -> Table:
     load, manifest = os.getloadavg()[0], folder / "corpus.toml"
     write_manifest(rows, manifest)
     runs = run_three_ways(manifest, folder / "speed")
     waiting = run_three_ways(_write_waiting(folder / "waiting"), folder / "waiting" / "runs")
-    overhead = measure_overhead(folder / "overhead")
-    return compose_speed(runs, waiting, overhead, load), compose_growth(list(runs[_ALONE].results.values()))
+    return compose_speed(runs, waiting, measure_overhead(folder / "overhead"), load)
+
+
+def measure_growth(rows: Sequence[Row], folder: Path) -> Table:
+    """One run with all cores. What an earlier one has measured is kept, as the fleet does it."""
+    manifest = folder / "growth.toml"
+    write_manifest(rows, manifest)
+    return compose_growth(list(run_fleet(manifest, folder / GROWTH).results.values()))
 
 
 def run_three_ways(manifest: Path, folder: Path) -> dict[str, FleetRun]:
@@ -173,24 +180,28 @@ def outcomes(run: FleetRun) -> dict[tuple[str, str], object]:
 
 
 def compose_growth(results: Sequence[StepResult]) -> Table:
-    """How time and memory of a step are spread: what the limits of rows have to leave room for."""
+    """How time and memory of a step are spread, and how they grow with the model: what limits have to leave room for."""
+    nodes = {result.row: result.figures["nodes"] for result in results if "nodes" in result.figures}
+    middle = statistics.median(nodes.values()) if nodes else 0
+    sizes: dict[str, Callable[[str], bool]] = {
+        "all": lambda _: True,
+        f"up to {middle:,.0f} nodes": lambda row: nodes.get(row, 0) <= middle,
+        "more": lambda row: nodes.get(row, 0) > middle,
+    }
     lines = []
     for name in _STEPS:
         steps = [result for result in results if result.step == name and result.cpu_seconds is not None]
-        if not steps:
-            continue
-        seconds = sorted(result.cpu_seconds or 0 for result in steps)
-        peaks = sorted((result.peak_bytes or 0) / 1e6 for result in steps)
-        spread = (statistics.median(seconds), seconds[math.ceil(0.9 * len(seconds)) - 1], seconds[-1])
-        lines.append(
-            (
-                name,
-                str(len(steps)),
-                *(f"{value:.1f}" for value in spread),
-                f"{statistics.median(peaks):.0f}",
-                f"{peaks[-1]:.0f}",
-            )
-        )
-    columns = ("step", "runs", "CPU seconds, median", "90 %", "most", "MB, median", "most MB")
-    text = "CPU seconds and not wall time, so that other programs on the machine do not count."
+        for size, belongs in sizes.items():
+            if chosen := [step for step in steps if belongs(step.row)]:
+                lines.append((name, size, *_spread(chosen)))
+    columns = ("step", "models", "runs", "CPU seconds, median", "90 %", "most", "MB, median", "most MB")
+    text = f"{len(nodes)} exports of the corpus. CPU seconds and not wall time: other programs do not count."
     return Table("Time and memory of a step", text, columns, tuple(lines))
+
+
+def _spread(steps: Sequence[StepResult]) -> tuple[str, ...]:
+    seconds = sorted(step.cpu_seconds or 0 for step in steps)
+    peaks = sorted((step.peak_bytes or 0) / 1e6 for step in steps)
+    ninth = seconds[math.ceil(0.9 * len(seconds)) - 1]
+    times = (f"{value:.1f}" for value in (statistics.median(seconds), ninth, seconds[-1]))
+    return (str(len(steps)), *times, f"{statistics.median(peaks):.0f}", f"{peaks[-1]:.0f}")

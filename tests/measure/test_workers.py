@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -181,6 +182,19 @@ class TestSeveralTasks:
         with pytest.raises(RuntimeError, match="it is the measure"):
             run_chains(tmp_path, "measure", "int8")
         assert not folder.result_path("int8").exists()
+
+    def test_jobs_are_rows_of_a_fleet(self, tmp_path: Path) -> None:
+        """Its books know how each ended; a job whose results are all there is no row that is run."""
+        jobs = [Job((row, "dynamo"), ("ort:all", "SIGSEGV")) for row in ("net", "other")]
+        assert {job for job, _ in several(tmp_path).run(jobs)} == set(jobs)
+        books = tmp_path / "work" / "results.jsonl"
+        steps = [json.loads(line) for line in books.read_text(encoding="utf-8").splitlines()]
+        assert [(step["row"], step["status"]) for step in steps] == [("net-dynamo", "ok"), ("other-dynamo", "ok")]
+        shutil.rmtree(tmp_path / "work" / "net-dynamo")
+        assert {job for job, _ in several(tmp_path).run(jobs)} == set(jobs)
+        again = [json.loads(line) for line in books.read_text(encoding="utf-8").splitlines()]
+        assert again[1] == steps[1]
+        assert again[0] != steps[0]
 
     def test_every_job_has_results_of_its_own(self, tmp_path: Path) -> None:
         jobs = [

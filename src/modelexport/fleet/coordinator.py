@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -124,7 +124,7 @@ class Coordinator:
         """Until every step has a result. What raises in between leaves all that ended recorded."""
         deque(self.steps(backend), maxlen=0)
 
-    def steps(self, backend: Backend) -> Iterator[StepResult]:
+    def steps(self, backend: Backend) -> Generator[StepResult]:
         """Run, and give out each result as soon as it is there, those that are kept first."""
         try:
             for row in self._rows.values():
