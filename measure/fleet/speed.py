@@ -180,7 +180,7 @@ def outcomes(run: FleetRun) -> dict[tuple[str, str], object]:
 
 
 def compose_growth(results: Sequence[StepResult]) -> Table:
-    """How time and memory of a step are spread, and how they grow with the model: what limits have to leave room for."""
+    """How time and memory of a step are spread, and grow with the model: what limits have to leave room for."""
     nodes = {result.row: result.figures["nodes"] for result in results if "nodes" in result.figures}
     middle = statistics.median(nodes.values()) if nodes else 0
     sizes: dict[str, Callable[[str], bool]] = {

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from modelexport.errors import ClusterUnusable, ExtraMissing, FleetInvalid, Unkn
 from modelexport.fleet.attempt import Task
 from modelexport.fleet.dask_backend import DaskBackend, choose_deployer, connect
 from modelexport.fleet.fleet_plan import ClusterSettings
+from modelexport.fleet.process import Limits
 from modelexport.record.results.fleet import StepResult, StepStatus
 
 HEAD = '[fleet]\nsteps = ["cost"]\ntimeout = "3m"\n'
@@ -120,7 +121,7 @@ class Scheduler:
 
     status = "running"
 
-    def __init__(self, **workers: dict[str, object]) -> None:
+    def __init__(self, **workers: Mapping[str, object]) -> None:
         self.workers, self.given = workers, list[tuple[str, str]]()
 
     def scheduler_info(self, n_workers: int) -> dict[str, object]:
@@ -153,8 +154,8 @@ class Given:
 class TestPlacing:
     """No step waits behind another one while a worker has nothing to do."""
 
-    def start(self, backend: DaskBackend, row: str, **resources: float) -> Given:
-        backend.start(Task(row, "cost", "cost", (), "", (), "key", resources=resources))
+    def start(self, backend: DaskBackend, row: str, memory: int | None = None, **resources: float) -> Given:
+        backend.start(Task(row, "cost", "cost", (), "", (), "key", Limits(memory=memory), resources=resources))
         future = list(backend._futures)[-1]
         assert isinstance(future, Given)
         return future
@@ -184,6 +185,20 @@ class TestPlacing:
         self.start(backend, "second", GPU=1)
         self.start(backend, "third", TPU=1)
         assert scheduler.given == [("first", "b"), ("second", "b"), ("third", "any")]
+
+    def test_a_large_row_goes_to_a_worker_with_so_much_memory(self) -> None:
+        small, large = ({"nthreads": 1, "memory_limit": size * 10**9} for size in (4, 64))
+        scheduler = Scheduler(a=small, b=large)
+        backend = DaskBackend(scheduler, None, "here")
+        self.start(backend, "first", 32 * 10**9)
+        self.start(backend, "second", 32 * 10**9)
+        self.start(backend, "third", 2 * 10**9)
+        assert scheduler.given == [("first", "b"), ("second", "b"), ("third", "a")]
+        self.start(backend, "too large", 99 * 10**9)
+        assert scheduler.given[-1] == ("too large", "a")
+        scheduler = Scheduler(unlimited={"nthreads": 1, "memory_limit": 0})
+        self.start(DaskBackend(scheduler, None, "here"), "any", 10**9)
+        assert scheduler.given == [("any", "unlimited")]
 
 
 def environment() -> dict[str, str]:

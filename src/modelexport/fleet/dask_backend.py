@@ -146,7 +146,7 @@ class DaskBackend:
     def start(self, task: Task) -> None:
         # A name of its own: Dask takes tasks with the same name for the same task, whoever asks.
         name = f"{task.row}-{task.step}-{uuid.uuid4().hex[:8]}"
-        worker = self._least_busy(task.resources)
+        worker = self._least_busy(task)
         future = self._client.submit(
             run_on_worker,
             task,
@@ -160,15 +160,18 @@ class DaskBackend:
         self._futures[future] = task, worker
         future.add_done_callback(self._ended.put)
 
-    def _least_busy(self, resources: Mapping[str, float]) -> str:
-        """Where a step begins at once, by the address; empty if nobody offers what it wants.
+    def _least_busy(self, task: Task) -> str:
+        """The address of the worker where a step begins first; empty if nobody offers what it wants.
 
+        With a memory limit, of the workers that have so much, if any has: rows of 64 GB and of 2 GB share a cluster.
         Dask itself, with 20 workers and more, gives a task to any that has not two of them yet
         (`decide_worker_non_rootish` in https://github.com/dask/distributed/blob/main/distributed/scheduler.py).
         """
         busy = Counter(worker for _, worker in self._futures.values())
-        fitting = {address: worker for address, worker in self._workers().items() if _offers(worker, resources)}
-        return min(fitting, key=lambda address: busy[address] / fitting[address]["nthreads"], default="")
+        fitting = {address: worker for address, worker in self._workers().items() if _offers(worker, task.resources)}
+        roomy = {address: worker for address, worker in fitting.items() if _has_room(worker, task.limits.memory or 0)}
+        workers = roomy or fitting
+        return min(workers, key=lambda address: busy[address] / workers[address]["nthreads"], default="")
 
     def _check_resources(self, wanted: Mapping[str, float]) -> None:
         """Dask waits forever for a resource that no worker has."""
@@ -253,6 +256,11 @@ class DaskBackend:
 def _offers(worker: Mapping[str, Any], wanted: Mapping[str, float]) -> bool:
     resources = worker.get("resources", {})
     return all(resources.get(name, 0) >= amount for name, amount in wanted.items())
+
+
+def _has_room(worker: Mapping[str, Any], memory: int) -> bool:
+    """By the memory that it was started with; a worker without a limit says 0 or nothing."""
+    return (worker.get("memory_limit") or memory) >= memory
 
 
 # In each worker: what its running steps look at, by the run that they belong to.
