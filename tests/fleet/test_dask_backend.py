@@ -48,10 +48,25 @@ def deployers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("distributed"), "SSHCluster", Recorded)
 
 
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder with programs in the place of SLURM's: a job is kept there, and runs on this machine at once."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    # Who submits removes the script. Its session is its own, so that it can be ended with what it has started.
+    submit = 'cp "$1" "$0-$$.sh"; setsid bash "$0-$$.sh" > "$0-$$.log" 2>&1 & echo job $!\n'
+    for name, text in (("sbatch", submit), ("scancel", 'kill -- "-$1"\n')):
+        (folder / name).write_text(f"#!/bin/bash\n{text}", encoding="utf-8")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    return folder
+
+
 class TestDeployers:
     pytestmark = pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs distributed")
 
-    @pytest.mark.usefixtures("deployers")
+    @pytest.mark.usefixtures("deployers", "slurm")
     def test_slurm_gets_a_job_for_each_worker(self) -> None:
         settings = ClusterSettings(20, options={"queue": "gpu", "memory": "32GB", "walltime": "02:00:00"})
         cluster = choose_deployer("slurm", settings).start()
@@ -64,16 +79,27 @@ class TestDeployers:
         }
         assert cluster.scaled == 20
 
-    def test_the_job_script_of_slurm_has_it_all(self) -> None:
+    @pytest.mark.usefixtures("deployers")
+    def test_a_machine_that_cannot_submit_jobs_is_told(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(ClusterUnusable, match="SLURMCluster needs the program sbatch, which is not here"):
+            choose_deployer("slurm", ClusterSettings()).start()
+
+    @pytest.mark.slow
+    def test_jobs_of_slurm_run_the_steps(self, tmp_path: Path, slurm: Path) -> None:
+        """The real deployer, where it is installed: what it submits asks for all of it, and is a worker."""
         pytest.importorskip("dask_jobqueue")
-        settings = ClusterSettings(
-            0, options={"queue": "gpu", "memory": "32GB", "job_extra_directives": ["--gres=gpu:1"]}
-        )
-        deployer = choose_deployer("slurm", settings)
-        with deployer.start() as cluster:
-            script = cluster.job_script()
-        for line in ("#SBATCH -p gpu", "#SBATCH --mem=30G", "#SBATCH --cpus-per-task=1", "#SBATCH --gres=gpu:1"):
-            assert line in script
+        options = 'queue = "gpu", memory = "2GB", job_extra_directives = ["--gres=gpu:1"]'
+        local = 'scheduler_options = { host = "127.0.0.1", dashboard_address = ":0" }'
+        cluster = f"[cluster]\nworkers = 2\noptions = {{ {options}, {local} }}\n"
+        rows = "".join(f'[[row]]\nname = "row{number}"\nfile = "a.onnx"\n' for number in range(3))
+        path = write_fleet(tmp_path, HEAD + cluster + rows)
+        result = fleet(path, FleetOptions(output=tmp_path / "out", cluster="slurm", trust=True))
+        assert result.ok, [row.fault for row in result.rows]
+        scripts = [script.read_text() for script in slurm.glob("sbatch-*.sh")]
+        assert len(scripts) == 2
+        for line in ("#SBATCH -p gpu", "#SBATCH --mem=2G", "#SBATCH --cpus-per-task=1", "#SBATCH --gres=gpu:1"):
+            assert line in scripts[0]
 
     @pytest.mark.usefixtures("deployers")
     def test_ssh_puts_the_scheduler_on_the_first_host(self) -> None:
@@ -89,10 +115,11 @@ class TestDeployers:
 
     def test_one_that_is_not_installed_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "dask_jobqueue", None)
+        monkeypatch.setattr("shutil.which", lambda _: "/bin/sbatch")
         with pytest.raises(ExtraMissing, match="SLURMCluster needs dask-jobqueue"):
             choose_deployer("slurm", ClusterSettings()).start()
 
-    @pytest.mark.usefixtures("deployers")
+    @pytest.mark.usefixtures("deployers", "slurm")
     def test_keywords_that_it_does_not_know_are_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(**_: object) -> None:
             raise TypeError("unexpected keyword 'quue'")

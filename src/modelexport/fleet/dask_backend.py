@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import shutil
 import threading
 import time
 import uuid
@@ -38,15 +39,24 @@ _PATIENCE = 0.5
 
 @dataclass(frozen=True)
 class Deployer:
-    """What starts a cluster: a class of a library, with its keywords. `asks` says how workers are asked for."""
+    """What starts a cluster: a class of a library, with its keywords.
+
+    asks     how many workers it is asked for when it is there
+    program  what it calls to get machines
+    """
 
     library: str
     name: str
     package: str
     keywords: Mapping[str, object]
     asks: int = 0
+    program: str = ""
 
     def start(self) -> Any:
+        if self.program and shutil.which(self.program) is None:
+            # Dask says so in a thread of its own, and waits for workers that nobody will start.
+            hint = "Run this on a machine that can submit jobs, or use --cluster tcp://HOST:PORT."
+            raise ClusterUnusable(f"{self.name} needs the program {self.program}, which is not here", hint)
         try:
             cluster_class = getattr(import_module(self.library), self.name)
         except ImportError as error:
@@ -78,7 +88,7 @@ def choose_deployer(kind: str, settings: ClusterSettings) -> Deployer:
             return Deployer("distributed", "SSHCluster", "asyncssh", keywords)
         case "slurm":
             keywords = {"cores": 1, "processes": 1, "memory": "8GB", **options}
-            return Deployer("dask_jobqueue", "SLURMCluster", "dask-jobqueue", keywords, workers or 1)
+            return Deployer("dask_jobqueue", "SLURMCluster", "dask-jobqueue", keywords, workers or 1, "sbatch")
         case "kubernetes":
             keywords = {"name": "modelexport-fleet", "n_workers": workers or 1, **options}
             return Deployer("dask_kubernetes.operator", "KubeCluster", "dask-kubernetes", keywords)
