@@ -27,15 +27,19 @@ from modelexport.api.options import (
     parse_tag_policy,
     parse_tolerance,
 )
-from modelexport.api.package import Package
+from modelexport.api.package import Package, refuse_for_folder
 from modelexport.attribute.strategies import NAMES
 from modelexport.errors import UserError
 from modelexport.graph.file.writing import ensure_model_target
+from modelexport.record.amounts import read_size
 from modelexport.record.model_source import ModelSource
 from modelexport.record.results.files import ExportResult
 
 if TYPE_CHECKING:
     import torch
+
+# Bytes: a file for every tensor would be of no use to anybody.
+LEAST_SHARD = 1_000_000
 
 
 # Without a target, the ending of `output` decides: a folder is a Package, which a type checker cannot see.
@@ -70,6 +74,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     static: bool = False,
     dynamic: bool = False,
     external_data: bool | None = None,
+    shard_size: int | str | None = None,
     torch_nn: str = "exceptions",
     torch_nn_exception: Sequence[str] = (),
     tag_policy: str = "default",
@@ -102,6 +107,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
         static=static,
         dynamic=dynamic,
         external_data=external_data,
+        shard_size=read_size(shard_size, "--shard-size", LEAST_SHARD),
         policy=parse_tag_policy(tag_policy, torch_nn, torch_nn_exception, keep, drop),
         embed=parse_embedding(embed, names, strip_exporter_metadata),
         check=not no_check,
@@ -115,6 +121,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     source = replace(source, input_specs=input_specs, static=static)
     clock = Clock(progress)
     if path.suffix != ".onnx":
+        refuse_for_folder(path, "--shard-size", shard_size)
         return export_package(source, path, PackageOptions(options, target, force, exporter is None), clock)
     if target is not None:
         raise UserError(f"a target is a folder of files, and {output} is one file", "Give a folder as output.")

@@ -32,6 +32,7 @@ from modelexport.attribute.strategies import CATALOGUE, strategies_named
 from modelexport.errors import RuntimeFailed, UserError
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.tagged_file import open_tagged
+from modelexport.graph.file.writing import Storage
 from modelexport.graph.types import dynamic_axes_of
 from modelexport.record.provenance import Origin
 from modelexport.record.results.files import ExportResult
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from modelexport.capture.arguments import Exported, ExportRequest
     from modelexport.capture.export import PreparedModel, TracedRun
     from modelexport.capture.output_check import OutputChecker
+
+# Of weights in a model file ONNX Runtime makes two copies when it loads it; those in a file of their own it maps.
+OUTSIDE_ABOVE = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,9 @@ class ExportRun:
             scene = self._scene(run, exported, request, recorded.signals)
             verdict = self._settle(run, exported, scene, attribute_graph(scene, self._origin(exported)))
         with self.clock.step("write"):
-            texts, outside = self._graph_texts(run, recorded), options.external_data
+            texts, storage = self._graph_texts(run, recorded), self._choose_storage(exported.model)
             provenance = replace(verdict.provenance, policy=options.policy)
-            written = write_tagged(
-                exported.model, provenance, self.path, options.embed, external_data=outside, texts=texts
-            )
+            written = write_tagged(exported.model, provenance, self.path, options.embed, storage=storage, texts=texts)
         # Last, and on the written file: a check in memory would not notice what saving it does.
         with self.clock.step("check"):
             check, remarks = self._check(run, exported.model, request)
@@ -134,6 +136,12 @@ class ExportRun:
         if guesses:
             verdict = attribute_graph(replace(scene, by_value=shown.judged[0].claims), origin)
         return replace(verdict, provenance=disambiguate_calls(verdict.provenance, shown.provenance))
+
+    def _choose_storage(self, model: ModelFile) -> Storage:
+        """As it was asked for; else weights that runtimes had better map than read go into a file of their own."""
+        asked, shard_size = self.options.external_data, self.options.shard_size
+        large = sum(data.nbytes for data in model.weights.values()) > OUTSIDE_ABOVE
+        return Storage(True if asked is None and (large or shard_size) else asked, shard_size=shard_size)
 
     def _graph_texts(self, run: TracedRun, recorded: Recorded) -> dict[Path, str]:
         """The intermediate graphs that were asked for, by the file that each goes to."""

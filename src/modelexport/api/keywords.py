@@ -59,6 +59,8 @@ class _TaggingKeywords(TypedDict, total=False):
 class AttachKeywords(_SourceKeywords, _TaggingKeywords, total=False):
     """Those of `attach`."""
 
+    memory: int | str | None
+
 
 class ExportKeywords(_SourceKeywords, _TaggingKeywords, total=False):
     """Those of `export`, but for `target`, which decides what it returns."""
@@ -68,6 +70,7 @@ class ExportKeywords(_SourceKeywords, _TaggingKeywords, total=False):
     static: bool
     dynamic: bool
     external_data: bool | None
+    shard_size: int | str | None
     no_check: bool
     atol: float | None
     rtol: float | None
@@ -138,6 +141,7 @@ class VerifyKeywords(_SourceKeywords, total=False):
     as_deployed: bool
     proof: bool
     branches: bool
+    memory: int | str | None
 
 
 class ProfileKeywords(TypedDict, total=False):

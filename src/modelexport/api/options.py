@@ -29,7 +29,8 @@ class ExportOptions:
     """Everything about an export but the model and its inputs.
 
     dtype          of the weights, as it was asked for; the model that is exported has it already
-    external_data  None leaves it to the size of the weights: protobuf ends at 2 GB
+    external_data  None: a file of their own for weights of more than 1 GB
+    shard_size     bytes that each file of weights is to have at most
     fx_graph       the kinds of FX graph that are written, and that the strategy fx_graph uses
     jit_graph      where the TorchScript graph is written
 
@@ -43,6 +44,7 @@ class ExportOptions:
     static: bool = False
     dynamic: bool = False
     external_data: bool | None = None
+    shard_size: int | None = None
     policy: TagPolicy = TagPolicy()
     embed: EmbedOptions = EmbedOptions()
     check: bool = True
@@ -57,6 +59,11 @@ class ExportOptions:
             raise UserError(f"there is no opset {self.opset}", f"This version of onnx knows opsets 1 to {newest}.")
         if self.static and self.dynamic:
             raise UserError("--static and --dynamic exclude each other", "Choose one of them.")
+        if self.shard_size is not None and self.external_data is False:
+            raise UserError(
+                "--no-external-data puts weights into the model, and --shard-size into files beside it",
+                "Choose one of them.",
+            )
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,7 @@ class VerifyOptions:
     as_deployed  judge the graph that ONNX Runtime makes of the file
     proof        also prove attributions by values; needs a run that keeps every one of them
     branches     also search for inputs that take another path through the model
+    memory       bytes that the program is to take at most; then model and file run in pieces
     """
 
     source: ModelSource
@@ -74,6 +82,14 @@ class VerifyOptions:
     as_deployed: bool = False
     proof: bool = True
     branches: bool = True
+    memory: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.memory is not None and self.as_deployed:
+            raise UserError(
+                "--as-deployed has ONNX Runtime optimize the whole file at once, whatever --memory is",
+                "Leave one of them out.",
+            )
 
     @property
     def runs_often(self) -> bool:

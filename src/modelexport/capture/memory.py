@@ -1,6 +1,7 @@
-"""Memory: what this process may still take, so that a request for more is refused before it is tried.
+"""Memory: what this process may still take, so that a request for more is refused before it is tried; runs with less.
 
     ensure_fits(1 << 50, "the arrays", InputError)     InputError: the arrays take 1.13 PB, and 12.4 GB of memory …
+    with running_within(4 * 10**9, largest):           mapped weights are given back after a module call
 
 Linux hands out memory that it does not have and ends the process when it is written to: there would be no error to
 catch. https://docs.kernel.org/mm/overcommit-accounting.html
@@ -10,16 +11,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from modelexport.errors import UserError
+from modelexport.graph.file.mapped_memory import MemoryUse, limit_memory, stay_within_limit
+from modelexport.record.amounts import format_bytes
 
 # Those of the process itself, in a container and out of one.
 _GROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
-_UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB", "EB")
 
 
 def available_memory() -> int | None:
@@ -32,12 +35,6 @@ def ensure_fits(size: int, what: str, error: type[UserError], hint: str = "") ->
     available = available_memory()
     if available is not None and size > available:
         raise error(f"{what} take {format_bytes(size)}, and {format_bytes(available)} of memory are free", hint)
-
-
-def format_bytes(size: int) -> str:
-    """In units of 1000, with three digits: `4 bytes`, `12.4 GB`."""
-    power = min((len(str(abs(size))) - 1) // 3, len(_UNITS) - 1)
-    return f"{size / 1000**power:.3g} {_UNITS[power]}"
 
 
 def _limits() -> Iterator[int]:
@@ -74,3 +71,20 @@ def _address_space() -> Iterator[int]:
         return
     if limit != resource.RLIM_INFINITY:
         yield max(limit - pages * os.sysconf("SC_PAGE_SIZE"), 0)
+
+
+@contextmanager
+def running_within(limit: int | None, largest: int) -> Iterator[MemoryUse]:
+    """Run models and files in pieces, module by module, with so many bytes of memory; None is no limit.
+
+    largest  bytes of the largest weight: what one module or one node reads has to fit
+    """
+    with limit_memory(limit, largest) as use:
+        if limit is None:
+            yield use
+            return
+        from torch.nn.modules import module as module_hooks
+
+        # After every module call: its weights have been read, and those of the next one have not.
+        with module_hooks.register_module_forward_hook(lambda *_: stay_within_limit()):
+            yield use
