@@ -17,7 +17,8 @@ from measure.anyfile import run_verbs
 from modelexport.cli.main import _VERBS
 
 # They need a model, or a file of ours.
-NEEDS_MODEL = {"export", "strategies"}
+# `fleet` runs the other verbs, on models that a list names.
+NEEDS_MODEL = {"export", "strategies", "fleet"}
 
 
 @pytest.fixture
