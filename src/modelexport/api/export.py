@@ -58,6 +58,8 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     exporter: str | None = None,
     strategy: str = "enhanced_semantic",
     opset: int | None = None,
+    no_weights: bool = False,
+    no_optimize: bool = False,
     dtype: str | None = None,
     device: str = "cpu",
     seed: int = 0,
@@ -99,6 +101,8 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
         strategy=ensure_known("strategy", strategy, NAMES),
         opset=opset,
         dtype=dtype,
+        weights=not no_weights,
+        optimize=not no_optimize,
         static=static,
         dynamic=dynamic,
         external_data=external_data,
@@ -112,7 +116,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     )
     path = Path(output)
     source = ModelSource(model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input)
-    source = replace(source, input_specs=input_specs, static=static)
+    source = replace(source, input_specs=input_specs, static=static, weights=not no_weights)
     clock = Clock(progress)
     if path.suffix != ".onnx":
         return export_package(source, path, PackageOptions(options, target, force, exporter is None), clock)

@@ -28,8 +28,9 @@ from modelexport.attribute.judge import (
     find_ambiguous_calls,
     find_guesses,
 )
-from modelexport.attribute.strategies import CATALOGUE, strategies_named
+from modelexport.attribute.strategies import CATALOGUE, Need, strategies_named
 from modelexport.errors import RuntimeFailed, UserError
+from modelexport.graph.file.declared import refer_to_checkpoint
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.graph.types import dynamic_axes_of
@@ -61,6 +62,8 @@ class ExportRun:
         from modelexport.capture.export import trace_model
 
         options = self.options
+        if not options.weights:
+            self._ensure_nothing_runs()
         with self.clock.step("trace"):
             run = trace_model(self.prepared.module, self.prepared.inputs)
         with self.clock.step("export"):
@@ -72,16 +75,25 @@ class ExportRun:
             verdict = self._settle(run, exported, scene, attribute_graph(scene, self._origin(exported)))
         with self.clock.step("write"):
             texts, outside = self._graph_texts(run, recorded), options.external_data
-            provenance = replace(verdict.provenance, policy=options.policy)
-            written = write_tagged(
-                exported.model, provenance, self.path, options.embed, external_data=outside, texts=texts
-            )
+            provenance, model = replace(verdict.provenance, policy=options.policy), exported.model
+            if self.prepared.checkpoint is not None:
+                model = refer_to_checkpoint(model, self.prepared.checkpoint, self.path)
+            written = write_tagged(model, provenance, self.path, options.embed, external_data=outside, texts=texts)
         # Last, and on the written file: a check in memory would not notice what saving it does.
         with self.clock.step("check"):
             check, remarks = self._check(run, exported.model, request)
         unmet = tuple(check_export(open_tagged(self.path), options, written.provenance.hierarchy))
         notes = (*self.prepared.notes, *run.notes, *exported.notes, *recorded.notes, *verdict.notes, *remarks)
         return ExportResult(self.path, written.files, written.provenance, check, notes, self.clock.seconds, unmet)
+
+    def _ensure_nothing_runs(self) -> None:
+        """Without weights there are no values to judge by."""
+        needs = {need for strategy in strategies_named(self.options.strategy) for need in strategy.needs}
+        if needs & {Need.TRACE, Need.VALUES}:
+            raise UserError(
+                f"the strategy {self.options.strategy} judges by values of a run, and --no-weights has none",
+                "Use --strategy enhanced_semantic, or leave --no-weights out.",
+            )
 
     def _export(self, run: TracedRun) -> tuple[ExportRequest, Exported]:
         from modelexport.capture.arguments import ExportRequest
@@ -90,6 +102,7 @@ class ExportRun:
         request = ExportRequest(
             axes={} if self.options.static else self.prepared.axes,
             must_dynamic=self.options.dynamic,
+            optimize=self.options.optimize,
             opset=self.options.opset,
             verbose=self.options.verbose,
         )
@@ -118,7 +131,7 @@ class ExportRun:
         """
         strategy = CATALOGUE.get(self.options.strategy)
         # `all` has asked `htp` already; a strategy with a run of its own stands by it; `universal` only repeats.
-        if strategy is None or strategy.needs or not strategy.infers:
+        if strategy is None or strategy.needs or not strategy.infers or not self.options.weights:
             return verdict
         guesses = find_guesses(scene.graph, verdict.judged[0].claims.nodes)
         if not guesses and not find_ambiguous_calls(verdict.provenance):
@@ -152,6 +165,8 @@ class ExportRun:
 
         A size that the file refuses is an error only for those who insisted on dynamic axes; others get a remark.
         """
+        if not self.options.weights:
+            return None, ()
         if not self.options.check:
             unverified = "whether axes are dynamic was not verified: --no-check"
             return None, (unverified,) if self.options.dynamic else ()

@@ -29,6 +29,8 @@ class ExportOptions:
     """Everything about an export but the model and its inputs.
 
     dtype          of the weights, as it was asked for; the model that is exported has it already
+    weights        False: only their names, types, shapes, and where they are to come from
+    optimize       whether torch's optimizer runs on the graph
     external_data  None leaves it to the size of the weights: protobuf ends at 2 GB
     fx_graph       the kinds of FX graph that are written, and that the strategy fx_graph uses
     jit_graph      where the TorchScript graph is written
@@ -40,6 +42,8 @@ class ExportOptions:
     strategy: str = "enhanced_semantic"
     opset: int | None = None
     dtype: str | None = None
+    weights: bool = True
+    optimize: bool = True
     static: bool = False
     dynamic: bool = False
     external_data: bool | None = None
@@ -57,6 +61,16 @@ class ExportOptions:
             raise UserError(f"there is no opset {self.opset}", f"This version of onnx knows opsets 1 to {newest}.")
         if self.static and self.dynamic:
             raise UserError("--static and --dynamic exclude each other", "Choose one of them.")
+        if not self.weights:
+            self._ensure_possible_without_weights()
+
+    def _ensure_possible_without_weights(self) -> None:
+        if self.exporter == "torchscript":
+            raise UserError("--no-weights: TorchScript traces with numbers", "Use --exporter dynamo.")
+        if self.external_data is not None:
+            raise UserError("--no-weights: there are no weights to put anywhere", "Leave --external-data to `fill`.")
+        if self.jit_graph is not None or self.fx_graph:
+            raise UserError("--no-weights: --jit-graph and --fx-graph run the model", "Leave them out.")
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,37 @@ def export(model: str, output: Path, no_check: bool, report: cli.Report, **optio
 
 @click.command()
 @cli.model_argument("file")
+@click.option(
+    "-m",
+    "--model",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="The checkpoint: a folder with safetensors. Default: the folder of FILE.",
+)
+@cli.target_option("The file with its weights.")
+@click.option("--external-data/--no-external-data", default=None, help="Weights in a file beside the model, or in it.")
+@cli.report_options("text", "json", to_file=False)
+def fill(file: Path, model: Path | None, output: Path, external_data: bool | None, report: cli.Report) -> int:
+    """Put the weights of a checkpoint into FILE, which was exported with --no-weights.
+
+    \b
+    modelexport export -m ./llama --no-weights -o structure.onnx
+    modelexport fill structure.onnx -m ./llama -o llama.onnx
+
+    Weights are read, cast, transposed and written some rows at a time: memory does not grow with them. What comes out
+    is the file that `export` writes. A checkpoint with other tensors than those FILE was exported from is refused.
+    """
+    from modelexport.api.fill import fill as fill_file
+    from modelexport.show.text.written_files import filling_lines
+
+    with cli.quiet_run(report.verbosity) as progress:
+        result = fill_file(file, output, model=model, external_data=external_data, progress=progress)
+    report.show_unless_quiet(result, lambda: filling_lines(result))
+    return 0
+
+
+@click.command()
+@cli.model_argument("file")
 @cli.source_option(required=False, purpose="Without it, FILE itself is asked.")
 @cli.target_option("The tagged file.")
 @cli.loading_options

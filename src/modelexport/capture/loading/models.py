@@ -37,6 +37,7 @@ from modelexport.capture.loading.pipelines import is_pipeline_folder, load_pipel
 from modelexport.capture.loading.pretrained import load_config_file, load_folder, load_hub
 from modelexport.capture.loading.sentences import is_sentence_folder, load_sentences
 from modelexport.capture.loading.size_limits import limit_construction
+from modelexport.capture.loading.structure import load_structure
 from modelexport.capture.loading.third_party import LoadedModel, explain_exit, explain_failure, summarize_error
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName, with_article
 from modelexport.record.model_source import ModelSource
@@ -204,6 +205,8 @@ def load_model(source: str, options: ModelSource) -> LoadedModel:
     torch_dtype(options.dtype)  # a wrong --dtype is an error before anything is loaded
     with limit_construction(source):
         loaded = _load(source, options)
+    if not options.weights:
+        return replace(loaded, module=loaded.module.eval())
     with explain_failure(f"the model cannot be moved to device {options.device!r}", "Try --device cpu."):
         module = loaded.module.to(options.device)
     return replace(loaded, module=module.eval())
@@ -211,6 +214,8 @@ def load_model(source: str, options: ModelSource) -> LoadedModel:
 
 def _load(source: str, options: ModelSource) -> LoadedModel:
     path = Path(source).expanduser()
+    if not options.weights:
+        return load_structure(source, path, options)
     if source and path.is_dir():
         if is_pipeline_folder(path):
             return load_pipeline(source, path, options)

@@ -1,0 +1,119 @@
+"""Fill: the weights of a checkpoint, into a file that was exported without them.
+
+    export("llama", "structure.onnx", no_weights=True)     a graph with names, types, shapes and recipes of its weights
+    fill("structure.onnx", "llama.onnx", model="llama")    what `export("llama", "llama.onnx")` writes
+
+Needs neither torch nor the model: recipes (record/weight_recipe.py) say what an exporter did to each weight, and
+graph/file/checkpoint.py does it again, some rows at a time.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from modelexport.api.environment import Clock, Progress
+from modelexport.api.writing import ensure_apart, write_tagged
+from modelexport.errors import FileUnwritable, ModelMismatch, UserError, shorten, some_of
+from modelexport.graph.file.checkpoint import Checkpoint, FilledWeight, find_weight, open_checkpoint
+from modelexport.graph.file.declared import declared_weights, forget_recipe, missing_weights
+from modelexport.graph.file.metadata import EmbedOptions, level_of
+from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
+from modelexport.graph.file.weights import WeightData
+from modelexport.graph.file.writing import ensure_model_target, save_model
+from modelexport.record.results.files import FillResult
+from modelexport.record.weight_recipe import Recipe, StoredTensor, stored_tensors
+
+
+def fill(
+    file: str | Path,
+    output: str | Path,
+    *,
+    model: str | Path | None = None,
+    external_data: bool | None = None,
+    progress: Progress | None = None,
+) -> FillResult:
+    """Put the weights of a checkpoint into a file that was exported with `no_weights`.
+
+    model          the checkpoint, a folder with safetensors; None for the folder of the file
+    external_data  weights in a file of their own; None if they are too large for the model itself
+    """
+    path, target = Path(file), Path(output)
+    ensure_model_target(target)
+    ensure_apart(target, path)
+    clock = Clock(progress)
+    opened = open_tagged(path)
+    folder = path.parent if model is None else Path(model)
+    checkpoint = open_checkpoint(folder)
+    try:
+        with clock.step("find weights"):
+            weights = _find_weights(opened, checkpoint)
+        _ensure_room(target, weights)
+        with clock.step("write"):
+            filled = _with_weights(opened, weights)
+            record = opened.related_record
+            if record is None:
+                files = save_model(filled, target, external_data=external_data)
+            else:
+                options = EmbedOptions(level_of(opened.proto))
+                written = write_tagged(filled, record, target, options, external_data=external_data)
+                files, record = written.files, written.provenance
+    finally:
+        checkpoint.close()
+    made = sum(1 for weight in weights.values() if not isinstance(weight.recipe, StoredTensor))
+    nbytes = sum(weight.nbytes for weight in weights.values())
+    return FillResult(target, files, len(weights), nbytes, made, record)
+
+
+def _find_weights(opened: TaggedFile, checkpoint: Checkpoint) -> dict[str, FilledWeight]:
+    """By initializer. Raises UserError for a file that has nothing to fill, or that would still miss something."""
+    seen: dict[str, str] = {}
+    weights: dict[str, FilledWeight] = {}
+    for tensor, recipe in declared_weights(opened.proto):
+        weights[tensor.name] = find_weight(recipe, checkpoint, tensor.name)
+        _ensure_same_content(recipe, checkpoint, seen)
+    if not weights:
+        raise UserError(
+            f"{opened.path} declares no weights: there is nothing to fill", "Give a file of `export --no-weights`."
+        )
+    if left := [name for name in missing_weights(opened) if name not in weights]:
+        raise UserError(
+            f"{opened.path} does not say where {some_of(left)} comes from", "Export the file again with --no-weights."
+        )
+    return weights
+
+
+def _ensure_same_content(recipe: Recipe, checkpoint: Checkpoint, seen: dict[str, str]) -> None:
+    for expected in stored_tensors(recipe):
+        if not expected.digest:
+            continue
+        if expected.name not in seen:
+            seen[expected.name] = checkpoint.digest(checkpoint.tensors[expected.name])
+        if seen[expected.name] != expected.digest:
+            raise ModelMismatch(
+                f"{shorten(expected.name)!r} has other numbers in {checkpoint.folder} than in the checkpoint that the "
+                "file was exported from",
+                "Give that checkpoint, or export this one: constants of the graph may depend on its numbers.",
+            )
+
+
+def _ensure_room(target: Path, weights: dict[str, FilledWeight]) -> None:
+    """A recipe of a few letters may ask for any number of bytes."""
+    needed, free = sum(weight.nbytes for weight in weights.values()), shutil.disk_usage(target.parent).free
+    if needed > free:
+        raise FileUnwritable(
+            f"cannot write {target}: its weights take {needed:,} bytes, and {free:,} are free",
+            "Free some space, or write to another disk.",
+        )
+
+
+def _with_weights(opened: TaggedFile, weights: dict[str, FilledWeight]) -> TaggedFile:
+    """The same graph with numbers, as an export has it in memory: what it says of where they come from is gone."""
+    for tensor in opened.proto.graph.initializer:
+        if tensor.name in weights:
+            forget_recipe(tensor)
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+    data: dict[str, WeightData] = {**opened.weights, **weights}
+    return replace(opened, weights=data)
