@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from modelexport.api.diff import diff as diff
     from modelexport.api.export import export as export
     from modelexport.api.extract import extract as extract
+    from modelexport.api.fill import fill as fill
     from modelexport.api.fleet import FleetOptions as FleetOptions
     from modelexport.api.fleet import fleet as fleet
-    from modelexport.api.fill import fill as fill
     from modelexport.api.fold import flatten as flatten
     from modelexport.api.fold import fold as fold
     from modelexport.api.fold import strip as strip

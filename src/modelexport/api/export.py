@@ -117,6 +117,11 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     path = Path(output)
     source = ModelSource(model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input)
     source = replace(source, input_specs=input_specs, static=static, weights=not no_weights)
+    if no_weights and (path.suffix != ".onnx" or is_entry_task(task)):
+        raise UserError(
+            "--no-weights writes one file of one forward pass: a model that generates is run to find its inputs",
+            "Give an .onnx file as output, and no task of generation.",
+        )
     clock = Clock(progress)
     if path.suffix != ".onnx":
         return export_package(source, path, PackageOptions(options, target, force, exporter is None), clock)

@@ -81,7 +81,7 @@ class ExportRun:
             written = write_tagged(model, provenance, self.path, options.embed, external_data=outside, texts=texts)
         # Last, and on the written file: a check in memory would not notice what saving it does.
         with self.clock.step("check"):
-            check, remarks = self._check(run, exported.model, request)
+            check, remarks = self._check(run, exported.model, request) if options.weights else (None, ())
         unmet = tuple(check_export(open_tagged(self.path), options, written.provenance.hierarchy))
         notes = (*self.prepared.notes, *run.notes, *exported.notes, *recorded.notes, *verdict.notes, *remarks)
         return ExportResult(self.path, written.files, written.provenance, check, notes, self.clock.seconds, unmet)
@@ -165,8 +165,6 @@ class ExportRun:
 
         A size that the file refuses is an error only for those who insisted on dynamic axes; others get a remark.
         """
-        if not self.options.weights:
-            return None, ()
         if not self.options.check:
             unverified = "whether axes are dynamic was not verified: --no-check"
             return None, (unverified,) if self.options.dynamic else ()

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from modelexport.api.environment import Clock, Progress
 from modelexport.api.writing import ensure_apart, write_tagged
-from modelexport.errors import FileUnwritable, ModelMismatch, UserError, shorten, some_of
-from modelexport.graph.file.checkpoint import Checkpoint, FilledWeight, find_weight, open_checkpoint
-from modelexport.graph.file.declared import declared_weights, forget_recipe, missing_weights
+from modelexport.errors import FileUnwritable, ModelMismatch, UserError, shorten
+from modelexport.graph.file.checkpoint import Checkpoint, open_checkpoint
+from modelexport.graph.file.declared import declared_weights, forget_recipe
+from modelexport.graph.file.filling import FilledWeight, find_weight
 from modelexport.graph.file.metadata import EmbedOptions, level_of
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.weights import WeightData
@@ -67,7 +68,7 @@ def fill(
 
 
 def _find_weights(opened: TaggedFile, checkpoint: Checkpoint) -> dict[str, FilledWeight]:
-    """By initializer. Raises UserError for a file that has nothing to fill, or that would still miss something."""
+    """By initializer. Raises UserError for a file that has nothing to fill."""
     seen: dict[str, str] = {}
     weights: dict[str, FilledWeight] = {}
     for tensor, recipe in declared_weights(opened.proto):
@@ -76,10 +77,6 @@ def _find_weights(opened: TaggedFile, checkpoint: Checkpoint) -> dict[str, Fille
     if not weights:
         raise UserError(
             f"{opened.path} declares no weights: there is nothing to fill", "Give a file of `export --no-weights`."
-        )
-    if left := [name for name in missing_weights(opened) if name not in weights]:
-        raise UserError(
-            f"{opened.path} does not say where {some_of(left)} comes from", "Export the file again with --no-weights."
         )
     return weights
 

@@ -4,9 +4,9 @@
     Conv(w), BatchNormalization(s)    recipe of w multiplied by s / sqrt(variance + epsilon)
 
 The optimizer folds by shapes and, in small constants, by content: zeros are left out, equal ones become one. An array
-that stands for a weight has numbers drawn by its name, as no trained weight is zero or equals another; a small weight of
-a checkpoint that is there has its own (`READ_BELOW`). What is computed with arrays becomes a part of their recipe, and
-what is not known here is not folded: the file is larger by a node, and right.
+that stands for a weight has numbers drawn by its name, as no trained weight is zero or equals another; a small weight
+of a checkpoint that is there has its own (`READ_BELOW`). What is computed with arrays becomes a part of their recipe,
+and what is not known here is not folded: the file is larger by a node, and right.
 
 https://numpy.org/doc/stable/user/basics.subclassing.html
 """
@@ -27,7 +27,8 @@ from modelexport.capture.arguments import to_stored_array
 from modelexport.capture.isolation import replace_attributes
 from modelexport.capture.traced_weights import READ_BELOW, is_fake, weight_recipes
 from modelexport.errors import ExportFailed
-from modelexport.graph.file.checkpoint import DTYPES, recipe_dtype
+from modelexport.graph.file.checkpoint import DTYPES
+from modelexport.graph.file.filling import recipe_dtype
 from modelexport.record.weight_recipe import Constant, Operation, Recipe, write_recipe
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -117,7 +118,7 @@ def _plain(item: Any) -> Any:
 
 def _corner(array: np.ndarray) -> np.ndarray:
     """The first number, in as many axes."""
-    return _plain(array)[tuple(slice(0, 1) for _ in array.shape)]
+    return np.asarray(array)[tuple(slice(0, 1) for _ in array.shape)]
 
 
 def _stand_in(array: np.ndarray, shape: Any) -> np.ndarray:
@@ -126,8 +127,7 @@ def _stand_in(array: np.ndarray, shape: Any) -> np.ndarray:
     for axis in open_axes:
         sizes[axis] = array.size // max(-math.prod(sizes), 1)
     if array.size <= READ_BELOW:
-        result: np.ndarray = _plain(array).reshape(sizes)
-        return result
+        return np.asarray(array).reshape(sizes)
     return np.broadcast_to(_corner(array).reshape(()), sizes)
 
 
@@ -225,24 +225,15 @@ def _fold_reshape(array: Any, shape: Any, allowzero: int = 0) -> Any:
     return array.reshaped(shape)
 
 
-def _fold_arithmetic(ufunc: np.ufunc) -> Callable[..., Any]:
-    return lambda *operands: ufunc(*operands)
-
-
 _FOLDED: Mapping[str, Callable[..., Any]] = {
     "Transpose": _fold_transpose,
     "Cast": _fold_cast,
     "Reshape": _fold_reshape,
     "Identity": lambda array: array,
-    **{
-        name: _fold_arithmetic(ufunc)
-        for name, ufunc in (
-            ("Add", np.add),
-            ("Sub", np.subtract),
-            ("Mul", np.multiply),
-            ("Div", np.true_divide),
-            ("Sqrt", np.sqrt),
-            ("Neg", np.negative),
-        )
-    },
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.true_divide,
+    "Sqrt": np.sqrt,
+    "Neg": np.negative,
 }

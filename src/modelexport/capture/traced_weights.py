@@ -2,8 +2,8 @@
 
     TracedWeight("fc.weight", BF16 8x4).to(float32).T    shape 4x8, recipe transpose(cast(fc.weight))
 
-A library that loads a checkpoint renames, casts, cuts and joins its tensors. Given traced ones, it does the same without
-a number in memory, and every parameter says which steps made it (record/weight_recipe.py).
+A library that loads a checkpoint renames, casts, cuts and joins its tensors. Given traced ones, it does the same
+without a number in memory, and every parameter says which steps made it (record/weight_recipe.py).
 
 Then parameters become fake tensors, which torch's own exporter traces with: they have type, shape and device, and no
 content. What nobody computes with but torch itself, buffers that are no part of a checkpoint, keeps its numbers, and so
@@ -14,17 +14,17 @@ https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
-import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from modelexport.errors import ModelUnloadable
-from modelexport.graph.file.checkpoint import Checkpoint, FilledWeight
+from modelexport.graph.file.checkpoint import Checkpoint
+from modelexport.graph.file.filling import FilledWeight
 from modelexport.record.weight_recipe import Operation, Recipe, StoredTensor
 
 # The names that safetensors has for torch's types.
@@ -61,18 +61,17 @@ class TracedWeight(torch.Tensor):
     shadow: torch.Tensor
 
     @staticmethod
-    def __new__(cls, recipe: Recipe, shadow: torch.Tensor) -> TracedWeight:
-        traced: TracedWeight = torch.Tensor._make_wrapper_subclass(
-            cls, shadow.shape, strides=shadow.stride(), dtype=shadow.dtype, device="cpu"
+    def __new__(cls: type[Self], recipe: Recipe, shadow: torch.Tensor) -> Self:
+        traced: Self = torch.Tensor._make_wrapper_subclass(
+            cls, shadow.shape, strides=shadow.stride(), dtype=shadow.dtype, device=torch.device("cpu")
         )
         traced.recipe, traced.shadow = recipe, shadow
         return traced
 
     @classmethod
-    def __torch_dispatch__(
-        cls, function: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, function: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        del types
         keywords = dict(kwargs or {})
         record = _RECORDERS.get(function)
         if record is None:
@@ -137,12 +136,12 @@ def _cut(args: tuple[Any, ...], _keywords: Mapping[str, Any], result: torch.Tens
 
 
 def _cut_view(recipe: Recipe, whole: torch.Tensor, part: torch.Tensor) -> Recipe:
-    offset, numbers = part.storage_offset() - whole.storage_offset(), []
+    offset, numbers = int(part.storage_offset() - whole.storage_offset()), []
     order = sorted(range(whole.dim()), key=whole.stride, reverse=True)
     starts = dict.fromkeys(range(whole.dim()), 0)
     for axis in order:
         if whole.stride(axis) and whole.shape[axis] > 1:
-            starts[axis], offset = divmod(offset, whole.stride(axis))
+            starts[axis], offset = divmod(offset, int(whole.stride(axis)))
     for axis in range(whole.dim()):
         step = part.stride(axis) // whole.stride(axis) if part.shape[axis] > 1 and whole.stride(axis) else 1
         stop = starts[axis] + (part.shape[axis] - 1) * step + 1 if part.shape[axis] else starts[axis]
@@ -185,7 +184,9 @@ _RECORDERS: Mapping[Any, _Recorder] = {
     **dict.fromkeys([_ATEN.squeeze.default, _ATEN.squeeze.dim, _ATEN.squeeze.dims], _reshape),
     **dict.fromkeys([_ATEN.transpose.int, _ATEN.t.default], _transpose),
     _ATEN.permute.default: _permute,
-    **dict.fromkeys([_ATEN.slice.Tensor, _ATEN.split.Tensor, _ATEN.split_with_sizes.default, _ATEN.narrow.default], _cut),
+    **dict.fromkeys(
+        [_ATEN.slice.Tensor, _ATEN.split.Tensor, _ATEN.split_with_sizes.default, _ATEN.narrow.default], _cut
+    ),
     _ATEN.select.int: _select,
     _ATEN.cat.default: _concatenate,
     _ATEN.stack.default: _stack,

@@ -22,8 +22,8 @@ import numpy as np
 import onnx
 
 from modelexport.graph.dequantize import PACKED, Arrays, dequantize_rows, packed_weight_shape, stored_weight_input
-from modelexport.graph.file.checkpoint import FilledWeight
 from modelexport.graph.file.external import is_external
+from modelexport.graph.file.filling import FilledWeight
 from modelexport.graph.file.reading import ModelFile, has_numbers, initializer_array
 from modelexport.graph.file.weights import has_data
 from modelexport.graph.index import MAIN, Graph, Node, Tensor, walk_nodes

@@ -18,7 +18,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from modelexport.record.json_reading import parse_json
 
@@ -130,7 +130,7 @@ def read_recipe(text: str) -> Recipe:
     return recipe
 
 
-def _from_json(document: object) -> Recipe:
+def _from_json(document: Any) -> Recipe:
     match document:
         case {"tensor": str(name), "dtype": str(dtype), "shape": list(shape)}:
             file, offset = document.get("file", ""), document.get("offset", 0)
@@ -142,7 +142,9 @@ def _from_json(document: object) -> Recipe:
             return Constant(dtype, _sizes(shape), _decode(content))
         case {"op": str(name), "of": list(operands)} if name in OPERATIONS:
             numbers, dtype = document.get("numbers", []), document.get("dtype", "")
-            if not (isinstance(numbers, list) and isinstance(dtype, str) and all(type(item) is int for item in numbers)):
+            if not (
+                isinstance(numbers, list) and isinstance(dtype, str) and all(type(item) is int for item in numbers)
+            ):
                 raise ValueError(f"{name} has numbers {numbers!r} and type {dtype!r}")
             if (count := OPERATIONS[name]) not in (None, len(operands)) or not operands:
                 raise ValueError(f"{name} has {len(operands)} operands, and takes {count or 'one or more'}")

@@ -204,9 +204,9 @@ def load_model(source: str, options: ModelSource) -> LoadedModel:
     """Load a folder, a config.json, a hub id or `package.module:callable`; the module comes in eval mode."""
     torch_dtype(options.dtype)  # a wrong --dtype is an error before anything is loaded
     with limit_construction(source):
+        if not options.weights:
+            return load_structure(source, Path(source).expanduser(), options)
         loaded = _load(source, options)
-    if not options.weights:
-        return replace(loaded, module=loaded.module.eval())
     with explain_failure(f"the model cannot be moved to device {options.device!r}", "Try --device cpu."):
         module = loaded.module.to(options.device)
     return replace(loaded, module=module.eval())
@@ -214,8 +214,6 @@ def load_model(source: str, options: ModelSource) -> LoadedModel:
 
 def _load(source: str, options: ModelSource) -> LoadedModel:
     path = Path(source).expanduser()
-    if not options.weights:
-        return load_structure(source, path, options)
     if source and path.is_dir():
         if is_pipeline_folder(path):
             return load_pipeline(source, path, options)

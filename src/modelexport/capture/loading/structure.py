@@ -11,6 +11,7 @@ https://huggingface.co/docs/transformers/main_classes/model#transformers.PreTrai
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def load_structure(source: str, path: Path, options: ModelSource) -> LoadedModel
     named = "its configuration" if checkpoint is None else "its checkpoint"
     notes = (*blueprint.notes, *pretrained.note_missing(report, options), f"no weights: they are declared by {named}")
     notes += note_conversion(raw, None if checkpoint is None else folder, options)
-    loaded = LoadedModel(module, source, folder, notes=notes, processing=folder, dtype=loading_dtype(options))
+    loaded = LoadedModel(module.eval(), source, folder, notes=notes, processing=folder, dtype=loading_dtype(options))
     return replace(loaded, checkpoint=checkpoint)
 
 
@@ -80,8 +81,6 @@ def _load_traced(
 def _name_stored(empty: torch.nn.Module) -> list[StoredTensor]:
     """What a checkpoint of a model would hold, by the names that it is saved under."""
     tensors = {name: tensor for name, tensor in empty.state_dict().items() if tensor.device.type == "meta"}
-    try:
+    with suppress(AttributeError, NotImplementedError):  # another version, or a conversion that goes one way only
         tensors = library("transformers.core_model_loading").revert_weight_conversion(empty, tensors)
-    except (AttributeError, NotImplementedError):  # another version, or a conversion that goes one way only
-        pass
     return [StoredTensor(name, stored_name(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()]

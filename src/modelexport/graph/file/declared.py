@@ -23,10 +23,11 @@ import onnx
 
 from modelexport.errors import FileMalformed, UserError, quote_argument, shorten, some_of
 from modelexport.graph.file import external
-from modelexport.graph.file.checkpoint import DTYPES, Checkpoint, recipe_dtype, recipe_shape
+from modelexport.graph.file.checkpoint import DTYPES, Checkpoint
+from modelexport.graph.file.filling import recipe_dtype, recipe_shape
 from modelexport.graph.file.reading import ModelFile, has_numbers
 from modelexport.graph.file.weights import clear_data
-from modelexport.record.weight_recipe import Recipe, StoredTensor, read_recipe, stored_tensors, write_recipe
+from modelexport.record.weight_recipe import Constant, Recipe, StoredTensor, read_recipe, stored_tensors, write_recipe
 
 WEIGHT_KEY = "pkg.modelexport.weight"
 _Opened = TypeVar("_Opened", bound=ModelFile)
@@ -63,14 +64,18 @@ def declared_recipe(tensor: onnx.TensorProto) -> Recipe:
         recipe = read_recipe(text)
         shape, dtype = recipe_shape(recipe), recipe_dtype(recipe)
         wanted = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        if shape != tuple(tensor.dims) or dtype != wanted:
-            raise ValueError(f"it makes {dtype} {list(shape)}, and the initializer is {wanted} {list(tensor.dims)}")
     except (ValueError, KeyError) as error:
-        raise FileMalformed(
-            f"the weight {shorten(tensor.name)!r} has a recipe that cannot be used: {shorten(str(error))}",
-            "Export the file again.",
-        ) from error
+        raise _unusable(tensor, str(error)) from error
+    if shape != tuple(tensor.dims) or dtype != wanted:
+        raise _unusable(tensor, f"it makes {dtype} {list(shape)}, and it is {wanted} {list(tensor.dims)}")
     return recipe
+
+
+def _unusable(tensor: onnx.TensorProto, reason: str) -> FileMalformed:
+    return FileMalformed(
+        f"the weight {shorten(tensor.name)!r} has a recipe that cannot be used: {shorten(reason)}",
+        "Export the file again.",
+    )
 
 
 def declared_weights(model: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, Recipe]]:
@@ -102,19 +107,15 @@ def refer_to_checkpoint(file: _Opened, checkpoint: Checkpoint, path: Path) -> _O
 def _with_digests(recipe: Recipe, digests: dict[str, str]) -> Recipe:
     if isinstance(recipe, StoredTensor):
         return replace(recipe, digest=digests[recipe.name])
-    operands = getattr(recipe, "operands", None)
-    if operands is None:
+    if isinstance(recipe, Constant):
         return recipe
-    return replace(recipe, operands=tuple(_with_digests(operand, digests) for operand in operands))
+    return replace(recipe, operands=tuple(_with_digests(operand, digests) for operand in recipe.operands))
 
 
 def missing_weights(file: ModelFile) -> list[str]:
     """Initializers that are declared, and whose numbers are not there."""
-    return [
-        tensor.name
-        for tensor in file.proto.graph.initializer
-        if not has_numbers(file, tensor) and tensor.data_type != onnx.TensorProto.STRING
-    ]
+    declared = filter(has_recipe, file.proto.graph.initializer)
+    return [tensor.name for tensor in declared if not has_numbers(file, tensor)]
 
 
 def ensure_weights(file: ModelFile, path: Path) -> None:
@@ -122,6 +123,6 @@ def ensure_weights(file: ModelFile, path: Path) -> None:
     missing = missing_weights(file)
     if missing:
         raise UserError(
-            f"{path} has no numbers for {len(missing)} of its weights ({some_of(missing, 3)}), so that it cannot be run",
-            f"Fill it: modelexport fill {quote_argument(str(path))} -m CHECKPOINT_FOLDER -o FILLED.onnx",
+            f"{path} has no numbers for {len(missing)} of its weights ({some_of(missing)}), so that it cannot be run",
+            f"Fill it: modelexport fill {quote_argument(path)} -m CHECKPOINT_FOLDER -o FILLED.onnx",
         )
