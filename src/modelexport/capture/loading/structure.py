@@ -49,6 +49,8 @@ def load_structure(source: str, path: Path, options: ModelSource) -> LoadedModel
             module, report = _load_traced(blueprint, checkpoint, options)
     pretrained.refuse_foreign_weights(blueprint, module, report)
     forget_numbers(module, checkpoint)
+    if checkpoint is not None:
+        checkpoint.close()
     named = "its configuration" if checkpoint is None else "its checkpoint"
     notes = (*blueprint.notes, *pretrained.note_missing(report, options), f"no weights: they are declared by {named}")
     notes += note_conversion(raw, None if checkpoint is None else folder, options)

@@ -112,6 +112,7 @@ class Checkpoint:
         return digest.hexdigest()[:_DIGEST_LETTERS]
 
     def close(self) -> None:
+        """Files are opened again when they are read again."""
         while self._open:
             self._open.popitem()[1].close()
 

@@ -101,6 +101,7 @@ def refer_to_checkpoint(file: _Opened, checkpoint: Checkpoint, path: Path) -> _O
             size = math.prod(recipe.shape) * DTYPES[recipe.dtype].itemsize
             external.set_external(tensor, location, recipe.offset, size)
             weights[tensor.name] = external.external_data(tensor, folder)
+    checkpoint.close()
     return replace(file, weights=weights, directory=path.parent, file_name=path.name)
 
 
