@@ -88,6 +88,7 @@ SECTIONS = (
     Section("trace_memory", "memory that recording a run takes", "measure.bench.trace_memory:measure_trace_memory"),
     Section("export_overhead", "time that tags add to an export", "measure.bench.exports:measure_export_overhead"),
     Section("deep_exports", "exports of 24 to 96 layers", "measure.bench.deep_exports:measure_deep_exports"),
+    Section("structures", "models without weights", "measure.bench.structures:measure_structures"),
     Section("verify_cost", "time that verify takes", "measure.bench.verifying:measure_verify_cost"),
     Section("seeded_faults", "whether verify names the faulty module", "measure.bench.verifying:measure_seeded_faults"),
     Section("quantized", "int8 against float, in both directions", "measure.bench.verifying:measure_quantized"),

@@ -20,6 +20,7 @@ from modelexport.graph.file.checkpoint import Checkpoint, open_checkpoint
 from modelexport.graph.file.declared import declared_weights, forget_recipe
 from modelexport.graph.file.filling import FilledWeight, find_weight
 from modelexport.graph.file.metadata import EmbedOptions, level_of
+from modelexport.graph.file.reading import DETACHED_ABOVE
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.weights import WeightData
 from modelexport.graph.file.writing import ensure_model_target, save_model
@@ -112,5 +113,8 @@ def _with_weights(opened: TaggedFile, weights: dict[str, FilledWeight]) -> Tagge
             forget_recipe(tensor)
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
+            # As every export has constants of this size.
+            if weights[tensor.name].nbytes <= DETACHED_ABOVE:
+                tensor.raw_data = bytes(weights[tensor.name].raw())
     data: dict[str, WeightData] = {**opened.weights, **weights}
     return replace(opened, weights=data)
