@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +21,12 @@ from pathlib import Path
 
 import onnx
 import torch
+from tests.support.optimized_programs import optimize_both_ways, program_of
 from transformers import BertConfig, BertModel
 
 import modelexport as mx
+from measure.corpus.models import build, inputs_of
+from measure.corpus.rows import Outcome, Row, read_rows
 from measure.pages import Table
 from measure.strategies.judged_exports import export_plainly
 from modelexport.capture.isolation import replace_attributes
@@ -103,6 +107,54 @@ def _timed_optimizer() -> Iterator[list[float]]:
 
     with replace_attributes([(torch.onnx.ONNXProgram, "optimize", with_clock)]):
         yield spent
+
+
+_SAME_TEXT = """\
+Whether the optimizer writes the same graph with rewrite rules tried nearby as by onnxscript alone: the whole corpus.
+
+Every row that torch can export, up to its optimizer; then each program is optimized both ways. The files must be equal
+to the byte, and so must the lineage that is recorded meanwhile. `seconds` are CPU time of the optimizer in all of them;
+models of the corpus have few layers."""
+_NO_PROGRAM = (Outcome.REFUSED, Outcome.CRASHED, Outcome.TIMED_OUT)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """What became of the program of one row."""
+
+    nodes: int
+    equal: bool
+    plain: float
+    nearby: float
+
+
+def measure_same_graphs() -> Table:
+    rows, different = [], []
+    for exporter in ("dynamo", "transformers"):
+        compared: list[_Comparison] = []
+        for row in read_rows():
+            if exporter in row.exporters and row.expected[exporter].outcome not in _NO_PROGRAM:
+                sys.stderr.write(f"same graphs: {row.name}, {exporter}\n")
+                compared.append(_compare_ways(row, exporter))
+                if not compared[-1].equal:
+                    different.append(f"{row.name}, {exporter}")
+        equal = sum(each.equal for each in compared)
+        nodes = sum(each.nodes for each in compared)
+        plain, nearby = sum(each.plain for each in compared), sum(each.nearby for each in compared)
+        rows.append((exporter, str(len(compared)), f"{nodes:,}", str(equal), f"{plain:.1f}", f"{nearby:.1f}"))
+    columns = ("exporter", "programs", "nodes", "equal", "seconds, onnxscript alone", "seconds, nearby")
+    return Table("The same graphs", _SAME_TEXT, columns, tuple(rows), not different, tuple(different))
+
+
+def _compare_ways(row: Row, exporter: str) -> _Comparison:
+    model = build(row)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = program_of(model, inputs_of(row, model), exporter)
+        with _timed_optimizer() as spent:
+            plain, nearby = optimize_both_ways(program)
+    nodes = len(onnx.ModelProto.FromString(nearby.written).graph.node)
+    return _Comparison(nodes, plain == nearby, *spent)
 
 
 def _bert(layers: int) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -130,12 +131,10 @@ def _bare(config: str) -> None:
 
 
 def _export(config: str, output: str, **options: Any) -> None:
-    import transformers
-
     import modelexport as mx
 
     # What a plain export needs as well is loaded before: both are asked for the work alone.
-    assert transformers.LlamaForCausalLM
+    import_module("transformers.models.llama.modeling_llama")
     start = time.process_time()
     result = mx.export(config, output, no_weights=True, **options)
     nodes = result.provenance.nodes.values()

@@ -120,7 +120,7 @@ def _in_own_process(layers: int, kind: str) -> Peak:
     # What recording brings in once, however large the model, is there before anything is measured.
     _probed(_run(1, batch=1, sequence=8))
     operators = RUNS[kind](_run(layers, BATCH, SEQUENCE))
-    return Peak(_peak(), operators)
+    return Peak(peak_memory(), operators)
 
 
 def _run(layers: int, batch: int, sequence: int) -> TracedRun:
@@ -139,7 +139,7 @@ def _run(layers: int, batch: int, sequence: int) -> TracedRun:
     return trace_model(model, {"input_ids": ids, "attention_mask": mask})
 
 
-def _peak() -> int:
+def peak_memory() -> int:
     """Linux passes the peak of the parent on in `getrusage`; /proc has that of this process alone."""
     status = Path("/proc/self/status")
     if not status.exists():

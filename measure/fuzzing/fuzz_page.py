@@ -6,22 +6,27 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
-from measure.fuzzing.run_cases import BYTES, SECONDS, CaseResult
+from measure.fuzzing.limits import BYTES, SECONDS
+from measure.fuzzing.run_cases import CaseResult
 from measure.pages import Table, compose_page, describe_machine, written_by
 
 _HEAD = """
 Small files of all kinds are mutated: fields of messages, packed records, JSON, external data, names, functions that
 unfold, plain bytes. Every reading and transforming verb is run on them. A case is one mutated file and one command. It
-must end with exit code 0, 1 or 2, without a traceback, with a message where it ends with 2, within {seconds:.0f} s and
-{gigabytes} GB, and write nothing but where it was told to. What is promised about files from strangers is in
-[security.md](../security.md).
+must end with exit code 0, 1 or 2, without a traceback, with a message where it ends with 2, within {seconds:.0f} s of
+computing and {gigabytes} GB, and write nothing but where it was told to. What is promised about files from strangers is
+in [security.md](../security.md).
 
-`python -m measure fuzz --case N` runs one case again; `--first N --cases M` runs others than these."""
+These are {count:,} cases, from {first:,} to {last:,}. `python -m measure fuzz --case N` runs one of them again;
+`--first N --cases M` runs others. `--resume` goes on with a run that was ended, and runs what broke the rule again."""
 _COLUMNS = ("cases", "exit 0", "exit 1", "exit 2", "broke the rule", "mean s", "longest s", "most MB")
 
 
 def compose_fuzz_page(results: Sequence[CaseResult]) -> str:
-    head = _HEAD.format(seconds=SECONDS, gigabytes=BYTES >> 30)
+    numbers = [result.number for result in results]
+    head = _HEAD.format(
+        seconds=SECONDS, gigabytes=BYTES >> 30, count=len(numbers), first=min(numbers), last=max(numbers)
+    )
     return compose_page("Fuzzing", written_by("fuzz", f"on {describe_machine()}") + "\n" + head, tabulate(results))
 
 
@@ -30,7 +35,12 @@ def tabulate(results: Sequence[CaseResult]) -> list[Table]:
         _count_by("Verbs", "verb", results, lambda result: result.verb),
         _count_by("Mutations", "mutation", results, lambda result: result.mutation),
         _count_by("Seeds", "seed", results, lambda result: result.seed),
-        _count_faults(results),
+        _count_faults("Cases that broke the rule", results, lambda result: result.fault),
+        _count_faults(
+            "Cases that broke the rule when they were first run, and do no longer",
+            results,
+            lambda result: "" if result.fault else result.earlier,
+        ),
     ]
 
 
@@ -52,18 +62,13 @@ def _count_group(name: str, results: Sequence[CaseResult]) -> tuple[str, ...]:
     return name, *(f"{count:,}" for count in counts), f"{mean:.3f}", f"{max(seconds, default=0):.1f}", str(most)
 
 
-def _count_faults(results: Sequence[CaseResult]) -> Table:
+def _count_faults(title: str, results: Sequence[CaseResult], find_fault: Callable[[CaseResult], str]) -> Table:
     kinds = defaultdict(list)
     for result in results:
-        if result.fault:
-            kinds[result.fault].append(result)
+        if fault := find_fault(result):
+            kinds[fault].append(result)
     rows = tuple((kind, str(len(cases)), _name_cases(cases)) for kind, cases in sorted(kinds.items()))
-    return Table(
-        "Cases that broke the rule",
-        "" if rows else "None.",
-        ("how", "cases", "for instance"),
-        rows or (("–", "0", ""),),
-    )
+    return Table(title, "" if rows else "None.", ("how", "cases", "for instance"), rows or (("–", "0", ""),))
 
 
 def _name_cases(cases: Sequence[CaseResult]) -> str:

@@ -1,7 +1,10 @@
-"""The fuzzing run: `make fuzz SECONDS=600`; without a time, 100,000 cases and the page.
+"""The fuzzing run: `make fuzz SECONDS=600`; without a time, 100,000 cases or more and the page.
 
-Cases are dealt out to as many supervisors as there are cores (`run_cases.py`). Those that break the rule are saved with
-their command line below build/measure/fuzz/share*/failed.
+    python -m measure fuzz --first 20040000 --cases 200000              this range; ended by a signal after an hour
+    python -m measure fuzz --first 20040000 --cases 200000 --resume     the rest of it, and what broke the rule again
+
+Cases are dealt out to as many supervisors as there are cores (`run_cases.py`), or another number with --resume. Those
+that break the rule are saved with their command line below build/measure/fuzz/failed.
 """
 
 from __future__ import annotations
@@ -10,9 +13,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from rich.console import Console
 
@@ -20,7 +21,7 @@ from measure.catalogue import NotRunnable, Options
 from measure.fuzzing.cases import COMMANDS, PER_FILE, draw_file
 from measure.fuzzing.fuzz_page import compose_fuzz_page, list_failures, tabulate
 from measure.fuzzing.mutate_files import write_files
-from measure.fuzzing.run_cases import CaseResult, Scratch, Supervisor
+from measure.fuzzing.run_cases import KEPT, CaseResult, Scratch, Supervisor, read_results
 from measure.fuzzing.seeds import find_seeds, make_seeds
 from measure.pages import MEASURED, write_page
 from measure.workers import BUILD, ROOT, print_plainly
@@ -42,18 +43,23 @@ def run_measure(options: Options) -> int:
     console = Console()
     for table in tabulate(results):
         print_plainly(console, table.markdown())
-    if not (options.rows or options.seconds or options.cases or options.first):
+    if len(results) >= CASES and not (options.rows or options.seconds):
         write_page(MEASURED / "fuzzing.md", compose_fuzz_page(results))
     print_plainly(console, list_failures(results))
     return int(any(result.fault for result in results))
 
 
 def run_cases(options: Options) -> list[CaseResult]:
-    count = options.cases or (10**9 if options.seconds else CASES)
+    last = options.first + (options.cases or (10**9 if options.seconds else CASES))
+    if options.resume:
+        keep_results()
+    else:
+        (FOLDER / KEPT).unlink(missing_ok=True)
+        shutil.rmtree(FOLDER / "failed", ignore_errors=True)
     for share in FOLDER.glob("share*"):
         shutil.rmtree(share)
     supervisors = [
-        subprocess.Popen(_compose_command(share, options, options.first + count), cwd=ROOT, stdin=subprocess.DEVNULL)
+        subprocess.Popen(_compose_command(share, options, last), cwd=ROOT, stdin=subprocess.DEVNULL)
         for share in range(options.jobs)
     ]
     try:
@@ -65,18 +71,20 @@ def run_cases(options: Options) -> list[CaseResult]:
             supervisor.wait()
     if any(codes):
         raise NotRunnable(f"supervisors ended with {codes}")
-    return sorted(read_results(FOLDER), key=lambda result: result.number)
+    return [result for result in read_results(FOLDER) if options.first <= result.number < last]
+
+
+def keep_results() -> None:
+    """Put the results of all shares into one file: the next run may have another number of shares."""
+    unfinished = FOLDER / f"{KEPT}.unfinished"
+    lines = [json.dumps(result.to_json()) + "\n" for result in read_results(FOLDER)]
+    unfinished.write_text("".join(lines), encoding="utf-8")
+    unfinished.replace(FOLDER / KEPT)
 
 
 def _compose_command(share: int, options: Options, last: int) -> list[str]:
     shown = f"{share}/{options.jobs}", str(options.first), str(last), str(options.seconds or _NO_DEADLINE)
     return [sys.executable, "-W", "ignore", "-m", "measure.fuzzing.run_cases", str(FOLDER), *shown, *options.rows]
-
-
-def read_results(folder: Path) -> Iterator[CaseResult]:
-    for path in sorted(folder.glob("share*/results.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            yield CaseResult(**json.loads(line))
 
 
 def show_case(number: int) -> int:

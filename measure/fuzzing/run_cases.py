@@ -4,20 +4,18 @@
     └── child    runs cases in its own memory, says which one begins and how it ended
         └── a case over the limit: the child is killed, the case is tried once more alone, another child goes on
 
-The rule that every case is held to: exit code 0, 1 or 2, a message with 2, no traceback, within 10 s and 2 GB, nothing
-written but where it was told to. Seconds are those of computing; one that waits is cut off by the clock.
+The rule that every case is held to: exit code 0, 1 or 2, a message with 2, no traceback, within 10 s and 2 GB
+(`limits.py`), nothing written but where it was told to.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import gc
 import io
 import json
 import os
 import re
-import resource
 import select
 import shutil
 import signal
@@ -30,15 +28,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from measure.fuzzing import limits
 from measure.fuzzing.cases import COMMANDS, PER_FILE, Case, MutatedFile, draw_file, fill_command
+from measure.fuzzing.limits import Watch, computing, confine, read_seconds, read_status
 from measure.fuzzing.mutate_files import write_files
 from measure.fuzzing.seeds import Seed, find_seeds, read_files
 from measure.workers import ending_on_signals
 from modelexport.cli.main import modelexport, run_guarded
 
-SECONDS, BYTES = 10.0, 2 << 30
 LONGEST_LINE = 500
 FILES_PER_CHILD = 40
+# Results of a run before it was resumed.
+KEPT = "kept.jsonl"
 _KEPT = 3
 _FRAME = re.compile(r'File "[^"]*modelexport/([^"]+)", line (\d+),? in (\S+)')
 
@@ -47,9 +48,10 @@ _FRAME = re.compile(r'File "[^"]*modelexport/([^"]+)", line (\d+),? in (\S+)')
 class CaseResult:
     """How a case ended.
 
-    code   None if it brought its process down or had to be cut off
-    fault  which part of the rule it broke; empty if none
-    where  the innermost place in this package, and the error
+    code     None if it brought its process down or had to be cut off
+    fault    which part of the rule it broke; empty if none
+    where    the innermost place in this package, and the error
+    earlier  the fault that it had before the run was resumed
     """
 
     number: int
@@ -61,6 +63,7 @@ class CaseResult:
     megabytes: int = 0
     fault: str = ""
     where: str = ""
+    earlier: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -83,7 +86,8 @@ class Scratch:
 
     @property
     def failed(self) -> Path:
-        return self.own / "failed"
+        """Of all supervisors."""
+        return self.own.parent / "failed"
 
     @property
     def stack(self) -> Path:
@@ -101,14 +105,14 @@ def run_case(case: Case, scratch: Scratch) -> CaseResult:
     arguments = fill_command(case, scratch.given, scratch.made)
     before = _take_stock(scratch.given)
     _reset_peak()
-    began = time.process_time()
+    began = read_seconds()
     code, said = _call(arguments)
-    seconds = time.process_time() - began
+    seconds = read_seconds() - began
     fault, where = _judge(code, said), ""
     if fault:
         scratch.empty(scratch.made)
         where = _locate(_call([*arguments, "--debug"])[1])
-    elif seconds > SECONDS:
+    elif seconds > limits.SECONDS:
         fault = "time"
     elif before != _take_stock(scratch.given):
         fault, where = "stray file", "beside its input"
@@ -116,8 +120,8 @@ def run_case(case: Case, scratch: Scratch) -> CaseResult:
         fault, where = "stray file", stray[0]
     if any(scratch.made.iterdir()):
         scratch.empty(scratch.made)
-    megabytes = _read_peak()
-    if not fault and megabytes > BYTES >> 20:
+    megabytes = read_status("VmHWM")
+    if not fault and megabytes > limits.BYTES >> 20:
         fault = "memory"
     return CaseResult(
         case.number, case.seed.name, case.mutation, case.verb, code, round(seconds, 2), megabytes, fault, where
@@ -128,7 +132,8 @@ def _call(arguments: list[str]) -> tuple[int, str]:
     said = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
         try:
-            code = run_guarded(modelexport, arguments)
+            with computing():
+                code = run_guarded(modelexport, arguments)
         except BaseException:  # noqa: BLE001 - that anything comes out of the edge is what is looked for
             code = 3
             traceback.print_exc()
@@ -169,42 +174,23 @@ def _reset_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
-def _read_status(name: str) -> int:
-    """Megabytes, from the kernel's account of this process."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) >> 10
-    return 0
-
-
-def _read_peak() -> int:
-    return _read_status("VmHWM")
-
-
-def _serve_cases(files: Sequence[MutatedFile], scratch: Scratch, pipe: IO[str], skip: frozenset[int]) -> None:
+def _serve_cases(
+    files: Sequence[MutatedFile], scratch: Scratch, pipe: IO[str], skip: frozenset[int], began: int
+) -> None:
     """What a child does: one line when a case begins, one when it ends."""
-    began = _read_status("VmSize")
-    limit = (began << 20) + BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with scratch.stack.open("w", encoding="utf-8") as stack:
-        for file in files:
-            cases = [case for case in file.cases if case.number not in skip]
-            if not cases:
-                continue
-            scratch.empty(scratch.given, scratch.made)
-            write_files(file.files, scratch.given)
-            for case in cases:
-                pipe.write(f"{case.number}\n")
-                pipe.flush()
-                faulthandler.dump_traceback_later(find_patience() * 0.9, file=stack)
-                result = run_case(case, scratch)
-                faulthandler.cancel_dump_traceback_later()
-                pipe.write(json.dumps(result.to_json()) + "\n")
-                pipe.flush()
-                if _read_status("VmSize") - began > BYTES >> 21:
-                    return  # what one case has taken would be missing for the next
+    for file in files:
+        cases = [case for case in file.cases if case.number not in skip]
+        if not cases:
+            continue
+        scratch.empty(scratch.given, scratch.made)
+        write_files(file.files, scratch.given)
+        for case in cases:
+            pipe.write(f"{case.number}\n")
+            pipe.flush()
+            pipe.write(json.dumps(run_case(case, scratch).to_json()) + "\n")
+            pipe.flush()
+            if read_status("VmSize") - began > limits.BYTES >> 21:
+                return  # what one case has taken would be missing for the next
 
 
 @dataclass
@@ -239,27 +225,29 @@ class Supervisor:
             (result,) = self.run([replace(file, cases=(case,))], again=False)
             return result
         where = _locate(_newest_first(self.scratch.stack.read_text(encoding="utf-8")))
-        return CaseResult(case.number, case.seed.name, case.mutation, case.verb, None, SECONDS, 0, cause, where)
+        return CaseResult(case.number, case.seed.name, case.mutation, case.verb, None, limits.SECONDS, 0, cause, where)
 
     def _watch_child(
         self, files: Sequence[MutatedFile], done: frozenset[int]
     ) -> Iterator[CaseResult | tuple[int, str]]:
         """Results as they come; last, the case that was lost and why, if the child did not end by itself."""
         reading, writing = os.pipe()
+        supervisor = os.getpid()
         child = os.fork()
         if child == 0:
             os.close(reading)
-            _end_child(files, self.scratch, writing, done)
+            _end_child(files, self.scratch, writing, done, supervisor)
         os.close(writing)
         running: int | None = None
         status: int | None = None
         cause = ""
+        watch = Watch(child)
         try:
             with os.fdopen(reading, encoding="utf-8") as pipe:
-                for line in _read_lines(pipe):
+                for line in _read_lines(pipe, watch):
                     if line is None:
                         cause = "time"
-                        os.kill(child, signal.SIGKILL)
+                        watch.end()
                     elif line.startswith("{"):
                         running = None
                         yield CaseResult(**json.loads(line))
@@ -268,21 +256,29 @@ class Supervisor:
             _, status = os.waitpid(child, 0)
         finally:
             if status is None:  # the supervisor is ended, and must not leave a case that hangs
-                os.kill(child, signal.SIGKILL)
+                watch.kill()
                 os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
         if running is not None:
-            yield running, cause or (signal.Signals(-code).name if code < 0 else f"ended with {code}")
+            yield running, cause or _name_cause(code)
 
 
-def _end_child(files: Sequence[MutatedFile], scratch: Scratch, writing: int, done: frozenset[int]) -> None:
+def _name_cause(code: int) -> str:
+    if code == -signal.SIGPROF:
+        return "time"
+    return signal.Signals(-code).name if code < 0 else f"ended with {code}"
+
+
+def _end_child(
+    files: Sequence[MutatedFile], scratch: Scratch, writing: int, done: frozenset[int], supervisor: int
+) -> None:
     """Never returns: what the supervisor has still to do is not the child's to do."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     code = 1
     try:
-        with os.fdopen(writing, "w", encoding="utf-8") as pipe:
-            _serve_cases(files, scratch, pipe, done)
+        with os.fdopen(writing, "w", encoding="utf-8") as pipe, scratch.stack.open("w", encoding="utf-8") as stack:
+            _serve_cases(files, scratch, pipe, done, confine(supervisor, stack))
         code = 0
     except BaseException:  # noqa: BLE001 - the supervisor sees the exit code
         traceback.print_exc()
@@ -290,22 +286,20 @@ def _end_child(files: Sequence[MutatedFile], scratch: Scratch, writing: int, don
         os._exit(code)
 
 
-def find_patience() -> float:
-    """Seconds by the clock that 10 s of computing take on a machine that has other things to do as well."""
-    return SECONDS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-
-
-def _read_lines(pipe: IO[str]) -> Iterator[str | None]:
-    """Lines as they come; None, and no more, if nothing came for too long."""
+def _read_lines(pipe: IO[str], watch: Watch) -> Iterator[str | None]:
+    """Lines as they come; None, and no more, if the case takes too long."""
     buffer = ""
     while True:
-        ready, _, _ = select.select([pipe], [], [], find_patience() + 2)
+        ready, _, _ = select.select([pipe], [], [], limits.LOOK)
         if not ready:
-            yield None
-            return
+            if watch.is_over():
+                yield None
+                return
+            continue
         chunk = os.read(pipe.fileno(), 1 << 16).decode("utf-8")
         if not chunk:
             return
+        watch.restart()
         *lines, buffer = (buffer + chunk).split("\n")
         yield from lines
 
@@ -342,18 +336,26 @@ def warm_up(seeds: Iterable[Seed], scratch: Scratch) -> None:
     gc.freeze()
 
 
-def run_share(scratch: Scratch, numbers: Iterable[int], deadline: float, verbs: Sequence[str]) -> None:
-    """What one supervisor does: files of these numbers, until the deadline; results go to a file, a line each."""
+def run_share(scratch: Scratch, cases: range, share: tuple[int, int], deadline: float, verbs: Sequence[str]) -> None:
+    """What one supervisor does: cases of these numbers, until the deadline; results go to a file, a line each.
+
+    share  which of how many: (1, 2) has every second file, from the second on
+    """
     seeds = find_seeds(scratch.seeds)
     warm_up(seeds, scratch)
     supervisor = Supervisor(scratch)
+    done = {result.number for result in read_results(scratch.own.parent) if not result.fault}
     batch: list[MutatedFile] = []
     with (scratch.own / "results.jsonl").open("w", encoding="utf-8") as output:
-        for number in numbers:
+        for number in range(cases.start // PER_FILE + share[0], -(-cases.stop // PER_FILE), share[1]):
             if time.time() > deadline:
                 break
+            left = {*range(number * PER_FILE, (number + 1) * PER_FILE)} - done
+            if not left:
+                continue
             file = draw_file(number, seeds, scratch.seeds)
-            batch.append(replace(file, cases=tuple(case for case in file.cases if not verbs or case.verb in verbs)))
+            wanted = (case for case in file.cases if case.number in left and case.number in cases)
+            batch.append(replace(file, cases=tuple(case for case in wanted if not verbs or case.verb in verbs)))
             if len(batch) == FILES_PER_CHILD:
                 _run_batch(supervisor, batch, output)
                 batch = []
@@ -369,15 +371,27 @@ def _run_batch(supervisor: Supervisor, batch: Sequence[MutatedFile], output: IO[
         output.flush()
 
 
+def read_results(folder: Path) -> list[CaseResult]:
+    """By number: those that were kept when the run was resumed, and those of all shares. The newer counts."""
+    by_number: dict[int, CaseResult] = {}
+    for path in (folder / KEPT, *sorted(folder.glob("share*/results.jsonl"))):
+        # A run that was killed may have left half of a line.
+        for line in path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else ():
+            result = CaseResult(**json.loads(line))
+            before = by_number.get(result.number, result)
+            earlier = "" if before == result else before.fault or before.earlier
+            by_number[result.number] = replace(result, earlier=earlier or result.earlier)
+    return [by_number[number] for number in sorted(by_number)]
+
+
 def main(folder: str, share: str, first: str, last: str, *more: str) -> None:
     """`python -m measure.fuzzing.run_cases FOLDER SHARE/SHARES FIRST LAST SECONDS VERB…`; numbers are of cases."""
     number, shares = map(int, share.split("/"))
     seconds, *verbs = more
     scratch = Scratch(Path(folder) / "seeds", Path(folder) / f"share{number}")
     scratch.empty(scratch.own)
-    numbers = range(int(first) // PER_FILE + number, -(-int(last) // PER_FILE), shares)
     with ending_on_signals():
-        run_share(scratch, numbers, time.time() + float(seconds), verbs)
+        run_share(scratch, range(int(first), int(last)), (number, shares), time.time() + float(seconds), verbs)
 
 
 if __name__ == "__main__":

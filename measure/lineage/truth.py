@@ -76,6 +76,9 @@ class Truth:
         self._before, self._values_before = before
         self._after, self._values_after = after
         self._record = record
+        # What is asked of each node once for every share of hidden names, and of each pair of tensors very often.
+        self._contributors: dict[str, frozenset[ModuleCall]] = {}
+        self._rates: dict[tuple[str, int], float] = {}
         self._possible: dict[str, tuple[Node, ...]] = {}
         for node in self._after.nodes:  # what each one reads is known by then
             self._possible[node.key] = self._possible_origins(node)
@@ -114,8 +117,11 @@ class Truth:
             node = readers[0]
 
     def _nearness(self, key: str, mine: np.ndarray) -> float:
-        array = self._values_before.get(key)
-        return -np.inf if array is None else nearness(array, mine)
+        pair = key, id(mine)  # these tensors stay where they are
+        if pair not in self._rates:
+            array = self._values_before.get(key)
+            self._rates[pair] = -np.inf if array is None else nearness(array, mine)
+        return self._rates[pair]
 
     def origins(self, node: Node) -> set[str]:
         """The keys of all that made it: a tool may put the name of what did nothing on the node before it."""
@@ -168,6 +174,11 @@ class Truth:
         Where tools leave few names, that is much. A value without a name has one if its numbers are those of a node in
         this range.
         """
+        if node.key not in self._contributors:
+            self._contributors[node.key] = self._find_contributors(node)
+        return self._contributors[node.key]
+
+    def _find_contributors(self, node: Node) -> frozenset[ModuleCall]:
         keys = self._work_of_known(node, ())
         known = set(self._work_of_known(node, keys))
         keys = [key for key in keys if key in known] or keys

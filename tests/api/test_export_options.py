@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 import modelexport as mx
 from modelexport.capture import torchscript
+from modelexport.errors import UserError
 from modelexport.graph.file.metadata import OUTLINE_KEY, RECORD_KEY, read_node_keys
 
 pytestmark = pytest.mark.slow
@@ -104,6 +105,30 @@ class TestEmbedding:
         assert [path.name for path in result.files] == ["bert.onnx", "bert.onnx.data", "bert.hierarchy.json"]
         assert result.check is not None
         assert result.check.ok
+
+    def test_shards(self, tmp_path: Path) -> None:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(600, 600), nn.ReLU(), nn.Linear(600, 600))  # 1.44 MB each
+        x = torch.linspace(-1, 1, 1200).reshape(2, 600)
+        result = mx.export(net, tmp_path / "net.onnx", inputs=x, shard_size="1.5MB")
+        names = ["net.onnx-00001-of-00002.data", "net.onnx-00002-of-00002.data"]
+        assert [path.name for path in result.files] == ["net.onnx", *names, "net.hierarchy.json"]
+        assert result.check is not None
+        assert result.check.ok
+        assert mx.verify(result.path, net, inputs=x).ok
+
+    @pytest.mark.parametrize(
+        ("output", "options", "message"),
+        [
+            ("net.onnx", {"shard_size": "2 files"}, "--shard-size is '2 files', which is no size"),
+            ("net.onnx", {"shard_size": 1000}, "which is no size of at least 1 MB"),
+            ("net.onnx", {"shard_size": "2GB", "external_data": False}, "--no-external-data"),
+            ("net", {"shard_size": "2GB"}, "is a folder"),
+        ],
+    )
+    def test_shards_that_cannot_be(self, tmp_path: Path, output: str, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(UserError, match=message):
+            mx.export(nn.Linear(4, 4), tmp_path / output, inputs=X, **options)
 
     def test_what_does_not_fit_in_memory_goes_through_files(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -274,6 +274,47 @@ def test_external_data_is_aligned_and_named_after_the_model(tmp_path: Path) -> N
     assert entries[2] == {"location": "b.onnx.data", "offset": "4096", "length": "24000"}
     assert loaded(tmp_path / "b.onnx") == model
     assert opened.proto.graph.initializer[0].external_data == []
+
+
+def _sizes(files: Iterable[Path]) -> list[tuple[str, int]]:
+    return [(path.name, path.stat().st_size) for path in files]
+
+
+def test_shards_have_at_most_the_size_unless_one_tensor_is_larger(tmp_path: Path) -> None:
+    model = linear_model()  # its weight has 4,000 bytes
+    for number, count in enumerate((1000, 1500, 3000, 500)):
+        model.graph.initializer.append(numpy_helper.from_array(np.full(count, number, np.float64), f"w{number}"))
+    save_model(open_model(saved(model, tmp_path / "a.onnx")), tmp_path / "b.onnx", external_data=True, shard_size=20000)
+    shards = sorted(tmp_path.glob("b.onnx-*"))
+    assert _sizes(shards) == [
+        ("b.onnx-00001-of-00004.data", 4096 + 8000),
+        ("b.onnx-00002-of-00004.data", 12000),
+        ("b.onnx-00003-of-00004.data", 24000),
+        ("b.onnx-00004-of-00004.data", 4000),
+    ]
+    assert loaded(tmp_path / "b.onnx") == model
+    # A copy reads all of them, and has one.
+    copied = save_model(open_model(tmp_path / "b.onnx"), tmp_path / "c.onnx")
+    assert [path.name for path in copied] == ["c.onnx", "c.onnx.data"]
+    assert loaded(tmp_path / "c.onnx") == model
+
+
+def test_what_fits_into_one_shard_is_the_usual_data_file(tmp_path: Path) -> None:
+    opened = open_model(saved(linear_model(), tmp_path / "a.onnx"))
+    files = save_model(opened, tmp_path / "b.onnx", external_data=True, shard_size=1_000_000)
+    assert [path.name for path in files] == ["b.onnx", "b.onnx.data"]
+
+
+def test_a_copy_never_overwrites_a_shard_that_it_reads(tmp_path: Path) -> None:
+    model = linear_model()
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(3000), "other"))
+    opened = open_model(saved(model, tmp_path / "a.onnx"))
+    save_model(opened, tmp_path / "b.onnx", external_data=True, shard_size=4096)
+    before = [path.read_bytes() for path in sorted(tmp_path.glob("b.onnx-*"))]
+    (tmp_path / "b.onnx").rename(tmp_path / "moved.onnx")
+    with pytest.raises(FileUnwritable, match="holds the weights of the model that is being copied"):
+        save_model(open_model(tmp_path / "moved.onnx"), tmp_path / "b.onnx", external_data=True, shard_size=4096)
+    assert [path.read_bytes() for path in sorted(tmp_path.glob("b.onnx-*"))] == before
 
 
 def test_external_data_stays_where_it_is_when_a_model_is_rewritten_in_place(tmp_path: Path) -> None:

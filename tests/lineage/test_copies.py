@@ -83,6 +83,36 @@ def test_work_on_constants_belongs_to_both_copies() -> None:
     assert (lineage.overlap.after, lineage.overlap.before) == (1.0, 1.0)
 
 
+@pytest.mark.parametrize("ends", [("one_y", "two_y"), ("y", "copy_y"), ("p", "q")])
+def test_copies_that_read_one_input_are_told_apart_by_what_they_return(ends: tuple[str, str]) -> None:
+    nodes = [each for number, end in enumerate(ends) for each in layers(f"{number}_", ("x", end))]
+    after = graph(*nodes, inputs="x", outputs=" ".join(ends), weights=WEIGHTS)
+    copies = split_copies(before(), after)
+    half = len(after.nodes) // 2
+    assert [copy.nodes for copy in copies] == [after.nodes[:half], after.nodes[half:]]
+    assert [(copy.inputs, copy.outputs) for copy in copies] == [(("x",), (end,)) for end in ends]
+
+
+def test_they_may_share_work() -> None:
+    """What a tool has merged is the same in each of them, and what it has not belongs to the copy that reads it."""
+    first, *one = layers("1_", ("x", "1_y"))
+    two = [each for each in layers("2_", ("x", "2_y")) if each.output[0] != "2_s0"]
+    next(each for each in two if each.output[0] == "2_g0").input[0] = first.output[0]
+    after = graph(first, *one, *two, inputs="x", outputs="1_y 2_y", weights=WEIGHTS)
+    assert [first.output[0] in {each.key for each in copy.nodes} for copy in split_copies(before(), after)] == [
+        True
+    ] * 2
+    links = trace_lineage(before(), after).nodes
+    assert {key: links[key].sources for key in links} == {key: (key.partition("_")[2],) for key in links}
+
+
+@pytest.mark.parametrize("name", ["middle", "copy_y"])
+def test_what_is_returned_from_the_middle_is_no_copy(name: str) -> None:
+    nodes = [*layers(), node("Identity", "a1", name)]
+    after = graph(*nodes, inputs="x", outputs=f"y {name}", weights=WEIGHTS)
+    assert split_copies(before(), after) == [after]
+
+
 def test_another_model_beside_is_no_copy() -> None:
     other = [node("Exp", "v", "e"), node("Log", "e", "z")]
     after = graph(*layers("p_", ("p_x", "p_y")), *other, inputs="p_x v", outputs="p_y z", weights=WEIGHTS)

@@ -29,6 +29,57 @@ WEIGHT, OTHER, LAST = (numbers(seed, 16, 16) for seed in (1, 2, 3))
 BIAS, GAIN = numbers(4, 16), numbers(20, 16)
 
 
+def test_a_transposition_is_in_the_product_that_reads_it_and_in_no_view_behind_the_other() -> None:
+    weights = tensors(w=WEIGHT, b=BIAS, flat=[-1, 16], deep=[2, -1, 16])
+    before = graph(
+        node("MatMul", "x w", "m"),
+        node("Add", "b m", "k"),
+        node("Transpose", "k", "t", perm=[0, 2, 1]),
+        node("MatMul", "q t", "p"),
+        node("Softmax", "p", "y"),
+        inputs="x q",
+        weights=weights,
+    )
+    after = graph(
+        node("Reshape", "x flat", "view"),
+        node("Gemm", "view w b", "product"),
+        node("Reshape", "product deep", "back"),
+        node("FusedMatMul", "q back", "scores", domain="com.microsoft", transB=1),
+        node("Softmax", "scores", "y"),
+        inputs="x q",
+        weights=weights,
+    )
+    assert sources(before, after, "product") == {"m", "k"}
+    assert sources(before, after, "scores") == {"t", "p"}
+
+
+def test_integers_that_are_dequantized_are_weights() -> None:
+    """A sum with a bias is not one of two values, further up."""
+    before = graph(
+        node("Add", "x z", "s"),
+        node("Tanh", "s", "n"),
+        node("MatMul", "n w", "m"),
+        node("Add", "m b", "a"),
+        node("MatMul", "q a", "p"),
+        node("Softmax", "p", "y"),
+        inputs="x z q",
+        weights=tensors(w=WEIGHT, b=np.zeros(16, np.float32)),
+    )
+    after = graph(
+        node("Add", "x z", "one"),
+        node("Tanh", "one", "two"),
+        node("MatMulNBits", "two packed", "product", domain="com.microsoft"),
+        node("DequantizeLinear", "steps scale", "bias"),
+        node("Add", "product bias", "sum"),
+        node("QLinearMatMul", "q sum", "scores"),
+        node("Softmax", "scores", "y"),
+        inputs="x z q",
+        weights=tensors(packed=np.arange(32, dtype=np.uint8), steps=np.zeros(16, np.int32), scale=np.float32(0.1)),
+    )
+    assert sources(before, after, "sum") == {"a"}
+    assert sources(before, after, "scores") == {"p"}
+
+
 def test_a_view_between_a_transposition_and_a_product_is_the_tools_own() -> None:
     """A Gemm takes two axes. Another view further up says nothing about this one: the transposition is still done."""
     weights = tensors(w=WEIGHT, b=BIAS, wide=[2, -1, 16])

@@ -86,6 +86,50 @@ def test_nobody_had_the_value_between_two_nodes_that_share_a_work() -> None:
     assert "a" not in sources(before, after, "y")
 
 
+def test_a_norm_has_read_its_own_bias_even_if_the_one_before_it_is_equal() -> None:
+    weights = tensors(w=WEIGHT, zero=np.zeros(16, np.float32), g=GAIN)
+    before = graph(
+        node("MatMul", "x w", "m"),
+        node("Add", "m zero", "a"),
+        node("Add", "r a", "s"),
+        node("LayerNormalization", "s g zero", "n"),
+        node("Tanh", "n", "y"),
+        inputs="x r",
+        weights=weights,
+    )
+    after = graph(
+        node("DynamicQuantizeMatMul", "x w zero", "product", domain="com.microsoft"),
+        node("SkipLayerNormalization", "r product g zero", "norm", domain="com.microsoft"),
+        node("Tanh", "norm", "y"),
+        inputs="x r",
+        weights=weights,
+    )
+    assert sources(before, after, "product") == {"m", "a"}
+    assert sources(before, after, "norm") == {"s", "n"}
+
+
+def test_a_sum_with_zero_that_is_gone_is_no_work_of_its_reader() -> None:
+    weights = tensors(w=WEIGHT, zero=np.zeros(16, np.float32))
+    before = graph(
+        node("MatMul", "x w", "m"),
+        node("Identity", "zero", "o"),
+        node("Add", "m o", "a"),
+        node("MatMul", "a z", "p"),
+        node("Softmax", "p", "y"),
+        inputs="x z",
+        weights=weights,
+    )
+    quantized = node("QLinearMatMul", "product scale at z scale at scale at", "scores")
+    after = graph(
+        node("MatMul", "x w", "product"),
+        quantized,
+        node("Softmax", "scores", "y"),
+        inputs="x z",
+        weights=[*weights, *tensors(scale=np.float32(0.1), at=np.uint8(3))],
+    )
+    assert sources(before, after, "scores") == {"p"}
+
+
 def test_what_varies_stands_for_no_constant() -> None:
     weights = tensors(half=np.float32(0.5), two=np.float32(2))
     before = graph(node("Mul", "x half", "h"), node("Pow", "x two", "p"), node("Sub", "h p", "y"), weights=weights)

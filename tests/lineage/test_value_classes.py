@@ -122,7 +122,7 @@ def test_a_view_makes_another_value_of_the_same_numbers() -> None:
     classes = ValueClasses(made)
     assert len({classes.class_of[name] for name in "xaby"}) == 4
     reshape = made.by_key["a"]
-    assert classes.content_inputs(reshape) == [classes.class_of["x"]]
+    assert classes.content_inputs(reshape) == (classes.class_of["x"],)
     assert len(classes.data_inputs(reshape)) == 2
 
 
@@ -148,8 +148,8 @@ def test_a_left_out_input_is_no_value() -> None:
     made = graph(node("Clip", "x _ w", "y"), weights=["w"])
     classes = ValueClasses(made)
     assert classes.inputs(made.nodes[0])[1] == NO_CLASS
-    assert classes.data_inputs(made.nodes[0]) == [classes.class_of["x"]]
-    assert classes.constant_inputs(made.nodes[0]) == [classes.class_of["w"]]
+    assert classes.data_inputs(made.nodes[0]) == (classes.class_of["x"],)
+    assert classes.constant_inputs(made.nodes[0]) == (classes.class_of["w"],)
     assert classes.readers_of(NO_CLASS) == []
 
 

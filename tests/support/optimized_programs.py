@@ -16,8 +16,8 @@ from modelexport.graph.index import index_model
 from modelexport.record.lineage import Lineage
 
 
-class _Stopped(Exception):
-    """The program is there, and the rest of the export is of no interest."""
+class _Stopped(BaseException):
+    """The program is there, and the rest of the export is of no interest. No Exception, as those are explained."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Optimized:
     lineage: Lineage
 
 
-def program_of(model: torch.nn.Module, inputs: object) -> ir.Model:
+def program_of(model: torch.nn.Module, inputs: object, exporter: str = "dynamo") -> ir.Model:
     """What `modelexport export` would give to torch's optimizer."""
     held: list[ir.Model] = []
 
@@ -39,7 +39,7 @@ def program_of(model: torch.nn.Module, inputs: object) -> ir.Model:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.onnx.ONNXProgram, "optimize", hold)
         with pytest.raises(_Stopped):
-            mx.export(model, "never-written.onnx", inputs=inputs, exporter="dynamo", no_check=True)
+            mx.export(model, "never-written.onnx", inputs=inputs, exporter=exporter, no_check=True)
     return held[0]
 
 

@@ -30,7 +30,8 @@ from modelexport.api.options import (
 from modelexport.api.package import Package
 from modelexport.attribute.strategies import NAMES
 from modelexport.errors import UserError
-from modelexport.graph.file.writing import ensure_model_target
+from modelexport.graph.file.writing import LEAST_SHARD, ensure_model_target
+from modelexport.record.amounts import read_size
 from modelexport.record.model_source import ModelSource
 from modelexport.record.results.files import ExportResult
 
@@ -72,6 +73,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     static: bool = False,
     dynamic: bool = False,
     external_data: bool | None = None,
+    shard_size: int | str | None = None,
     torch_nn: str = "exceptions",
     torch_nn_exception: Sequence[str] = (),
     tag_policy: str = "default",
@@ -106,6 +108,7 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
         static=static,
         dynamic=dynamic,
         external_data=external_data,
+        shard_size=read_size(shard_size, "--shard-size", LEAST_SHARD),
         policy=parse_tag_policy(tag_policy, torch_nn, torch_nn_exception, keep, drop),
         embed=parse_embedding(embed, names, strip_exporter_metadata),
         check=not no_check,
@@ -123,6 +126,8 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
             "Give an .onnx file as output, and no task of generation.",
         )
     clock = Clock(progress)
+    if path.suffix != ".onnx" and options.shard_size is not None:
+        raise UserError(f"--shard-size is for one file, and {output} is a folder", "Leave --shard-size out.")
     if path.suffix != ".onnx":
         return export_package(source, path, PackageOptions(options, target, force, exporter is None), clock)
     if target is not None:

@@ -33,6 +33,7 @@ from modelexport.errors import RuntimeFailed, UserError
 from modelexport.graph.file.declared import refer_to_checkpoint
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.tagged_file import open_tagged
+from modelexport.graph.file.writing import STAYS, choose_storage
 from modelexport.graph.types import dynamic_axes_of
 from modelexport.record.provenance import Origin
 from modelexport.record.results.files import ExportResult
@@ -74,11 +75,12 @@ class ExportRun:
             scene = self._scene(run, exported, request, recorded.signals)
             verdict = self._settle(run, exported, scene, attribute_graph(scene, self._origin(exported)))
         with self.clock.step("write"):
-            texts, outside = self._graph_texts(run, recorded), options.external_data
             provenance, model = replace(verdict.provenance, policy=options.policy), exported.model
             if self.prepared.checkpoint is not None:
                 model = refer_to_checkpoint(model, self.prepared.checkpoint, self.path)
-            written = write_tagged(model, provenance, self.path, options.embed, external_data=outside, texts=texts)
+            storage = choose_storage(model, options.external_data, options.shard_size) if options.weights else STAYS
+            texts = self._graph_texts(run, recorded)
+            written = write_tagged(model, provenance, self.path, options.embed, storage=storage, texts=texts)
         # Last, and on the written file: a check in memory would not notice what saving it does.
         with self.clock.step("check"):
             check, remarks = self._check(run, exported.model, request) if options.weights else (None, ())

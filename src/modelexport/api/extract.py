@@ -28,7 +28,7 @@ from modelexport.graph.file.metadata import CUT_KEY, EmbedOptions
 from modelexport.graph.file.package import refuse_package
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.file.weights import storage_size
-from modelexport.graph.file.writing import ensure_model_target
+from modelexport.graph.file.writing import Storage, ensure_model_target
 from modelexport.graph.soundness import check_graph, ensure_sound
 from modelexport.graph.types import type_name
 from modelexport.inspect.query.answer import answer_query
@@ -131,7 +131,7 @@ def write_part(
     weights = sum(map(storage_size, graph.initializer))
     inside = False if weights <= _INSIDE else None
     embedding = options or EmbedOptions()
-    written = write_tagged(extracted.file, extracted.provenance, target, embedding, external_data=inside)
+    written = write_tagged(extracted.file, extracted.provenance, target, embedding, storage=Storage(inside))
     return Extraction(
         source=str(opened.path),
         path=target,

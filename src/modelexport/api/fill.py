@@ -23,7 +23,8 @@ from modelexport.graph.file.metadata import EmbedOptions, level_of
 from modelexport.graph.file.reading import DETACHED_ABOVE
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.weights import WeightData
-from modelexport.graph.file.writing import ensure_model_target, save_model
+from modelexport.graph.file.writing import LEAST_SHARD, choose_storage, ensure_model_target, save_model
+from modelexport.record.amounts import read_size
 from modelexport.record.results.files import FillResult
 from modelexport.record.weight_recipe import Recipe, StoredTensor, stored_tensors
 
@@ -34,14 +35,17 @@ def fill(
     *,
     model: str | Path | None = None,
     external_data: bool | None = None,
+    shard_size: int | str | None = None,
     progress: Progress | None = None,
 ) -> FillResult:
     """Put the weights of a checkpoint into a file that was exported with `no_weights`.
 
     model          the checkpoint, a folder with safetensors; None for the folder of the file
-    external_data  weights in a file of their own; None if they are too large for the model itself
+    external_data  weights in a file of their own; None for more than 1 GB of them
+    shard_size     weights in several files, of this size at most: `2GB`
     """
     path, target = Path(file), Path(output)
+    size = read_size(shard_size, "--shard-size", LEAST_SHARD)
     ensure_model_target(target)
     ensure_apart(target, path)
     clock = Clock(progress)
@@ -55,11 +59,12 @@ def fill(
         with clock.step("write"):
             filled = _with_weights(opened, weights)
             record = opened.related_record
+            storage = choose_storage(filled, external_data, size)
             if record is None:
-                files = save_model(filled, target, external_data=external_data)
+                files = save_model(filled, target, external_data=storage.external, shard_size=size)
             else:
                 options = EmbedOptions(level_of(opened.proto))
-                written = write_tagged(filled, record, target, options, external_data=external_data)
+                written = write_tagged(filled, record, target, options, storage=storage)
                 files, record = written.files, written.provenance
     finally:
         checkpoint.close()

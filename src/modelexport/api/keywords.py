@@ -70,6 +70,7 @@ class ExportKeywords(_SourceKeywords, _TaggingKeywords, total=False):
     static: bool
     dynamic: bool
     external_data: bool | None
+    shard_size: int | str | None
     no_check: bool
     atol: float | None
     rtol: float | None

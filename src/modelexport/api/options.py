@@ -31,7 +31,8 @@ class ExportOptions:
     dtype          of the weights, as it was asked for; the model that is exported has it already
     weights        False: only their names, types, shapes, and where they are to come from
     optimize       whether torch's optimizer runs on the graph
-    external_data  None leaves it to the size of the weights: protobuf ends at 2 GB
+    external_data  None: a file of their own for weights of more than 1 GB
+    shard_size     bytes that each file of weights is to have at most
     fx_graph       the kinds of FX graph that are written, and that the strategy fx_graph uses
     jit_graph      where the TorchScript graph is written
 
@@ -47,6 +48,7 @@ class ExportOptions:
     static: bool = False
     dynamic: bool = False
     external_data: bool | None = None
+    shard_size: int | None = None
     policy: TagPolicy = TagPolicy()
     embed: EmbedOptions = EmbedOptions()
     check: bool = True
@@ -61,13 +63,18 @@ class ExportOptions:
             raise UserError(f"there is no opset {self.opset}", f"This version of onnx knows opsets 1 to {newest}.")
         if self.static and self.dynamic:
             raise UserError("--static and --dynamic exclude each other", "Choose one of them.")
+        if self.shard_size is not None and self.external_data is False:
+            raise UserError(
+                "--no-external-data puts weights into the model, and --shard-size into files beside it",
+                "Choose one of them.",
+            )
         if not self.weights:
             self._ensure_possible_without_weights()
 
     def _ensure_possible_without_weights(self) -> None:
         if self.exporter == "torchscript":
             raise UserError("--no-weights: TorchScript traces with numbers", "Use --exporter dynamo.")
-        if self.external_data is not None:
+        if self.external_data is not None or self.shard_size is not None:
             raise UserError("--no-weights: there are no weights to put anywhere", "Leave --external-data to `fill`.")
         if self.jit_graph is not None or self.fx_graph:
             raise UserError("--no-weights: --jit-graph and --fx-graph run the model", "Leave them out.")

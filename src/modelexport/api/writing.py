@@ -18,7 +18,7 @@ from modelexport.graph.file.atomic import Stage, staging
 from modelexport.graph.file.metadata import EmbedOptions, Level, Names, embed, embed_record, rename_nodes, sidecar_path
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.tagged_file import TaggedFile
-from modelexport.graph.file.writing import stage_model
+from modelexport.graph.file.writing import STAYS, Storage, stage_model
 from modelexport.graph.outline import outlined, sketches_of
 from modelexport.record.document import write_document
 from modelexport.record.provenance import Provenance
@@ -37,13 +37,13 @@ def write_tagged(
     path: Path,
     options: EmbedOptions,
     *,
-    external_data: bool | None = None,
+    storage: Storage = STAYS,
     texts: Mapping[Path, str] | None = None,
 ) -> WrittenFiles:
     """Write the model with its record inside, the record beside it, and further texts.
 
-    external_data  weights in a file of their own; None if they are too large for the model itself
-    texts          graphs that an export was asked for, by path
+    storage  where weights go: into the model or files of their own
+    texts    graphs that an export was asked for, by path
     """
     if options.names is Names.HIERARCHICAL:
         provenance = _renamed(model, provenance)
@@ -52,7 +52,7 @@ def write_tagged(
     embed(model.proto, provenance, options, outline)
     sidecar = sidecar_path(path)
     with staging() as stage:
-        files = stage_model(stage, model, path, external_data=external_data)
+        files = stage_model(stage, model, path, storage)
         stage.write(sidecar, write_document(provenance))
         for target, text in (texts or {}).items():
             stage.write(target, text)

@@ -23,9 +23,11 @@ from __future__ import annotations
 import inspect
 import operator
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import onnx
@@ -296,7 +298,7 @@ def _detach_weights(model: ir.Model) -> Iterator[dict[str, WeightData]]:
     weights: dict[str, WeightData] = {}
     try:
         for name, (value, tensor) in large.items():
-            weights[name] = Lazy(tensor.nbytes, tensor.tobytes)
+            weights[name] = Lazy(tensor.nbytes, partial(tensor_bytes, tensor))
             value.const_value = ir.ExternalTensor(
                 "_", 0, 0, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name
             )
@@ -304,6 +306,15 @@ def _detach_weights(model: ir.Model) -> Iterator[dict[str, WeightData]]:
     finally:
         for value, tensor in large.values():
             value.const_value = tensor
+
+
+def tensor_bytes(tensor: ir.TensorProtocol) -> bytes | memoryview:
+    """Where they lie, if they lie there as in a file; else a copy. An embedding alone may have some 100 MB."""
+    raw = tensor.raw
+    is_plain = type(raw) in (torch.Tensor, torch.nn.Parameter) and raw.device.type == "cpu" and not raw.is_quantized
+    if is_plain and raw.is_contiguous() and not (raw.is_conj() or raw.is_neg()) and sys.byteorder == "little":
+        return memoryview(raw.detach().reshape(-1).view(torch.uint8).numpy())
+    return tensor.tobytes()
 
 
 def _fixed_symbols(program: torch.onnx.ONNXProgram) -> dict[str, int]:

@@ -6,6 +6,9 @@
 An exporter that traces takes decisions from the sample, once and for all. A file that returns wrong numbers for other
 inputs without a word fails the check; one that ONNX Runtime refuses to run at other sizes says so itself, and is noted.
 
+A model with large weights and its file take turns: each gives back the pages of its weights, which both have mapped,
+before the other one runs. So the check of 20 GB needs 20 GB and not 40, and no more than that where it has less.
+
 How far apart elements may be is decided as for `verify` (`graph/difference.py`), by the coarsest type in the file: what
 a model returns in float32 it may have computed in float16.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,18 +28,21 @@ import numpy as np
 import onnx
 import torch
 
-from modelexport.capture.arguments import output_tensors, to_array
+from modelexport.capture.arguments import output_tensors, storage_pointer, to_array
 from modelexport.capture.branch_search import BranchSearch, ProbeInputs
 from modelexport.capture.decisions import BOOL, NUMBER, SIZE, Decision, RunPath
 from modelexport.capture.export import TracedRun
 from modelexport.capture.hierarchy import run_model
 from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, root_cause
+from modelexport.capture.memory import release_mapped
 from modelexport.capture.onnxruntime.session import bind_inputs, open_session, run_session
 from modelexport.capture.rounding import measure_output_noise
 from modelexport.capture.silence import quiet
 from modelexport.capture.variations import label_sizes, resize
 from modelexport.errors import InputError, RuntimeFailed
 from modelexport.graph.difference import adapt_tolerance, describe_tolerance, measure, settle_by_noise
+from modelexport.graph.file.external import data_files
+from modelexport.graph.file.reading import open_model
 from modelexport.graph.missing_types import USE_FLOAT32, explain_missing_type
 from modelexport.graph.sample import sample
 from modelexport.graph.types import float_types
@@ -46,6 +53,8 @@ from modelexport.record.signals import OutputCheck
 _LONGEST = 300
 # A relative tolerance below this is about rounding on the sample, and not about how much a file may be off.
 _FINE = 1e-4
+# Bytes of external data from which on weights are mapped; smaller ones are copied by every optimization that there is.
+MAPPED_ABOVE = 1 << 28
 _LIKE_SAMPLE = "inputs like the sample"
 _Tensors = Mapping[str, torch.Tensor]
 
@@ -157,9 +166,10 @@ class OutputChecker:
             yield FrozenPart(check.message)
 
     def _run_file(self, tensors: _Tensors) -> list[np.ndarray]:
+        arrays = {name: to_array(tensor) for name, tensor in tensors.items()}
         try:
-            arrays = {name: to_array(tensor) for name, tensor in tensors.items()}
-            return run_session(self._session, bind_inputs(self._proto, arrays))
+            with self._taking_turns():
+                return run_session(self._session, bind_inputs(self._proto, arrays))
         except Exception as error:
             if missing := explain_missing_type(error, self._proto):
                 raise RuntimeFailed(missing, USE_FLOAT32) from error
@@ -240,9 +250,32 @@ class OutputChecker:
             return f"NaN or infinity in {difference.unlike} places"
         return f"up to {difference.max_abs:.2g} (allowed: {describe_tolerance(self._tolerance)})"
 
+    @contextmanager
+    def _taking_turns(self) -> Iterator[None]:
+        """While the file runs, the model's weights need not be in memory, and the other way round."""
+        if not self._is_mapped:
+            yield
+            return
+        model = self._run.model
+        release_mapped(addresses=[storage_pointer(tensor) for tensor in (*model.parameters(), *model.buffers())])
+        try:
+            yield
+        finally:
+            release_mapped(self._data_files)
+
+    @cached_property
+    def _is_mapped(self) -> bool:
+        return sum(path.stat().st_size for path in self._data_files if path.is_file()) >= MAPPED_ABOVE
+
+    @cached_property
+    def _data_files(self) -> list[Path]:
+        """As the system names them."""
+        proto = open_model(self._path).proto  # what was exported may have lain elsewhere
+        return [path.resolve() for path in data_files(proto, self._path.parent)]
+
     @cached_property
     def _session(self) -> Any:
-        return open_session(self._path)
+        return open_session(self._path, mapped=self._is_mapped)
 
 
 class _FileRefused(Exception):

@@ -63,8 +63,9 @@ def export(model: str, output: Path, no_check: bool, report: cli.Report, **optio
 )
 @cli.target_option("The file with its weights.")
 @click.option("--external-data/--no-external-data", default=None, help="Weights in a file beside the model, or in it.")
+@click.option("--shard-size", metavar="SIZE", help="Weights in several files beside the model, of 2GB each, say.")
 @cli.report_options("text", "json", to_file=False)
-def fill(file: Path, model: Path | None, output: Path, external_data: bool | None, report: cli.Report) -> int:
+def fill(file: Path, output: Path, report: cli.Report, **options: Any) -> int:
     """Put the weights of a checkpoint into FILE, which was exported with --no-weights.
 
     \b
@@ -78,7 +79,7 @@ def fill(file: Path, model: Path | None, output: Path, external_data: bool | Non
     from modelexport.show.text.written_files import filling_lines
 
     with cli.quiet_run(report.verbosity) as progress:
-        result = fill_file(file, output, model=model, external_data=external_data, progress=progress)
+        result = fill_file(file, output, progress=progress, **options)
     report.show_unless_quiet(result, lambda: filling_lines(result))
     return 0
 

@@ -116,7 +116,7 @@ def _version() -> str:
         return "(not installed)"
 
 
-_GARBAGE_EVERY = 100_000
+GARBAGE_EVERY = 100_000
 # 128 + the number of the signal, as shells have it, for the last two.
 _USAGE, _FAILED, _INTERRUPTED, _BROKEN_PIPE = 2, 3, 130, 141
 # No space at all, none left of what this user may have, or more than one file may have.
@@ -321,7 +321,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments_given = sys.argv[1:] if arguments is None else arguments
     # A large file becomes some hundred thousand values that all stay; to look for garbage among them every 700 is a
     # quarter of the time that reading takes.
-    gc.set_threshold(max(_GARBAGE_EVERY, gc.get_threshold()[0]))
+    gc.set_threshold(max(GARBAGE_EVERY, gc.get_threshold()[0]))
     try:
         code = run_guarded(modelexport, arguments_given)
     except KeyboardInterrupt as stopped:  # at the very beginning or end, when there is nothing to say about it

@@ -228,6 +228,7 @@ _EXPORTING = (
     click.option(
         "--external-data/--no-external-data", default=None, help="Weights in a file beside the model, or in it."
     ),
+    click.option("--shard-size", metavar="SIZE", help="Weights in several files beside the model, of 2GB each, say."),
     click.option("--no-check", is_flag=True, help="Do not compare the file's outputs with PyTorch's."),
     click.option("--atol", type=float, metavar="A", help="Absolute tolerance of that comparison; else by type."),
     click.option("--rtol", type=float, metavar="R", help="Relative tolerance of that comparison; else by type."),

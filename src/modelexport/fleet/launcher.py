@@ -30,7 +30,7 @@ _NOT_FOUND = 127
 def launch(parent: int, command: Sequence[str]) -> None:
     """Become the command; only returns, by ending the process, if that cannot be."""
     if sys.platform == "linux":
-        _end_with_parent(parent)
+        end_with_parent(parent)
         with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:  # noqa: PTH123 - pathlib takes longer to import than all of this
             file.write(_EXPENDABLE)
     with suppress(ImportError, OSError, ValueError):
@@ -47,7 +47,8 @@ def launch(parent: int, command: Sequence[str]) -> None:
         sys.exit(_NOT_FOUND)
 
 
-def _end_with_parent(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
+    """Have the kernel end this process when `parent`, which started it, is no more."""
     import ctypes
 
     with suppress(OSError, AttributeError):

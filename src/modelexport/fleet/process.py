@@ -198,7 +198,7 @@ class _Watch:
         used = sum(map(_resident_bytes, self._members))
         if used:
             self.peak_bytes = max(self.peak_bytes or 0, used)
-        if (busy := _busy_seconds(self.leader)) is not None:
+        if (busy := busy_seconds(self.leader)) is not None:
             self.cpu_seconds = busy
         return used
 
@@ -222,10 +222,16 @@ def _resident_bytes(process: int) -> int:
         return 0
 
 
-def _busy_seconds(process: int) -> float | None:
+def busy_seconds(process: int) -> float | None:
     """Of the process itself and of all that it has waited for; fields 14 to 17 of proc_pid_stat(5)."""
     stat = _read_stat(process)
     return sum(map(int, stat[11:15])) / _TICKS if len(stat) > 14 else None
+
+
+def read_state(process: int) -> str:
+    """R runs or could run, S sleeps, D waits for a disk, T is stopped, Z has ended; empty if unknown."""
+    stat = _read_stat(process)
+    return stat[0].decode() if stat else ""
 
 
 def _read_stat(process: int) -> list[bytes]:

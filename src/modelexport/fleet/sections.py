@@ -20,17 +20,12 @@ from typing import Any
 
 from modelexport.errors import FileUnreadable, FleetInvalid, printable_line, propose_name, shorten, with_article
 from modelexport.fleet.process import Limits
+from modelexport.record.amounts import BYTES, SECONDS, parse_amount
 from modelexport.record.limits import MESSAGE_CHARACTERS
 from modelexport.record.regular_files import open_regular
 
 # A table of 100,000 rows has some 20 MB.
 _LARGEST = 1 << 26
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
-_BYTES = {
-    "": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30,
-    "TIB": 1 << 40,
-}  # fmt: skip
-_AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-zµ]*)\s*")
 _HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?")
 _KINDS = {str: "text", bool: "true or false", int: "a number", float: "a number", dict: "a table", list: "a list"}
 
@@ -126,22 +121,21 @@ class TomlSection:
 
     def duration(self, key: str) -> float | None:
         """Seconds."""
-        return self._amount(key, _SECONDS, 'a time above 0, such as 90, "10m" or "1.5h"')
+        return self._amount(key, SECONDS, 'a time above 0, such as 90, "10m" or "1.5h"')
 
     def size(self, key: str) -> int | None:
         """Bytes."""
-        amount = self._amount(key, _BYTES, 'a size above 0, such as "800MB" or "16GiB"', fold=str.upper)
+        amount = self._amount(key, BYTES, 'a size above 0, such as "800MB" or "16GiB"')
         return None if amount is None else math.ceil(amount)
 
-    def _amount(self, key: str, units: Mapping[str, float], expected: str, fold: Any = str.lower) -> float | None:
+    def _amount(self, key: str, units: Mapping[str, float], expected: str) -> float | None:
         value = self.value(key, int, float, str)
         if value is None:
             return None
-        match = _AMOUNT.fullmatch(str(value))
-        factor = None if match is None else units.get(fold(match[2]))
-        if match is None or factor is None or not 0 < float(match[1]) * factor < math.inf:
+        amount = parse_amount(str(value), units)
+        if amount is None:
             raise self.wrong(key, value, expected)
-        return float(match[1]) * factor
+        return amount
 
     def flag(self, key: str) -> bool | None:
         value = self.value(key, bool, str)

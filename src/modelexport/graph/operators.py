@@ -182,11 +182,14 @@ _ROWS: tuple[tuple[Trait, str], ...] = (
     (_MADE_UP | _T.SAME_SHAPE, "Bernoulli RandomNormalLike RandomUniformLike"),
 )
 TRAITS: Mapping[str, Trait] = {name: traits for traits, names in _ROWS for name in names.split()}
+# Flags are compared slowly, and every start of a verb makes all sets below.
+_BITS = {name: traits.value for name, traits in TRAITS.items()}
 
 
 def having(trait: Trait) -> frozenset[str]:
     """The operators with a trait; of several traits, with all of them."""
-    return frozenset(name for name, traits in TRAITS.items() if trait in traits)
+    wanted = trait.value
+    return frozenset([name for name, bits in _BITS.items() if bits & wanted == wanted])
 
 
 UNARY, BROADCAST, BOOLEAN = having(_T.UNARY), having(_T.BROADCAST), having(_T.BOOLEAN)
@@ -194,12 +197,14 @@ ACTIVATIONS, ANGLES = having(_T.ACTIVATION), having(_T.ANGLE)
 NORMALIZATIONS, SOFTMAXES, REDUCTIONS = having(_T.NORMALIZATION), having(_T.SOFTMAX), having(_T.REDUCTION)
 POOLS, GLOBAL_POOLS, ATTENTIONS = having(_T.POOL), having(_T.GLOBAL_POOL), having(_T.ATTENTION)
 MOVEMENTS, SAME_SHAPE, RANDOM = having(_T.MOVEMENT), having(_T.SAME_SHAPE), having(_T.RANDOM)
+PASSING, COMMUTATIVE, LINEAR = having(_T.PASS_THROUGH), having(_T.COMMUTATIVE), having(_T.LINEAR)
+RESIZING, FIRST_ONLY, NO_CONTENT = having(_T.RESIZING), having(_T.FIRST_ONLY), having(_T.NO_CONTENT)
 VIEWS, SUBSETS, ELEMENTS_ONLY = having(_T.VIEW), having(_T.SUBSET), having(_T.ELEMENTS_ONLY)
 # What a weight can go through and still be that weight, all of it: another type, another shape, other steps.
-SAME_WEIGHT = VIEWS | having(_T.PASS_THROUGH) | {"Transpose"}
+SAME_WEIGHT = VIEWS | PASSING | {"Transpose"}
 # What can lie between a value and its use without a change of what it means: `MOVEMENT` has no part in that, as a
 # DequantizeLinear multiplies, and a Where mixes two values.
-CARRIERS = having(_T.PASS_THROUGH) | ELEMENTS_ONLY
+CARRIERS = PASSING | ELEMENTS_ONLY
 QDQ_PROPAGATED, OLIVE_FOLLOWERS = having(_T.QDQ_PROPAGATED), having(_T.OLIVE_FOLLOWER)
 
 # Products, and which two of their inputs are multiplied: in integers, a scale and a zero point lie between them.
@@ -234,34 +239,34 @@ _CONTENT_INPUTS: Mapping[str, tuple[int, ...]] = {"Where": (1, 2), "ScatterEleme
 
 def data_inputs(node: Node) -> tuple[str, ...]:
     """The inputs whose content goes into the output: of a Where, both values and not the condition."""
-    if _has(node, Trait.NO_CONTENT):
+    if node.operator in NO_CONTENT:
         return ()
     if node.operator in _CONTENT_INPUTS:
         return tuple(node.inputs[index] for index in _CONTENT_INPUTS[node.operator] if index < len(node.inputs))
-    return tuple(filter(None, node.inputs[:1] if _has(node, Trait.FIRST_ONLY) else node.inputs))
+    return tuple(filter(None, node.inputs[:1] if node.operator in FIRST_ONLY else node.inputs))
 
 
 def is_passing(node: Node) -> bool:
     """Whether the first output is the first input as far as its meaning goes."""
-    return _has(node, Trait.PASS_THROUGH) and bool(node.inputs and node.inputs[0])
+    return node.operator in PASSING and bool(node.inputs and node.inputs[0])
 
 
 def is_view(node: Node) -> bool:
-    return _has(node, Trait.VIEW)
+    return node.operator in VIEWS
 
 
 def is_rearranging(node: Node) -> bool:
     """Whether the numbers stay as they are, perhaps in another order."""
-    return is_view(node) or node.operator == "Transpose"
+    return node.operator in VIEWS or node.operator == "Transpose"
 
 
 def is_moving(node: Node) -> bool:
     """Whether the numbers are those of the first input, perhaps not all of them or more than once."""
-    return _has(node, Trait.RESIZING)
+    return node.operator in RESIZING
 
 
 def is_linear(node: Node) -> bool:
-    return _has(node, Trait.LINEAR)
+    return node.operator in LINEAR
 
 
 def is_product(node: Node) -> bool:
@@ -271,15 +276,11 @@ def is_product(node: Node) -> bool:
 
 def is_commutative(operator: str) -> bool:
     """Whether all inputs can change places. Not those of QLinearAdd: scales lie between them."""
-    return Trait.COMMUTATIVE in TRAITS.get(operator, Trait(0))
+    return operator in COMMUTATIVE
 
 
 def is_random(node: Node) -> bool:
-    return _has(node, Trait.RANDOM)
-
-
-def _has(node: Node, trait: Trait) -> bool:
-    return trait in TRAITS.get(node.operator, Trait(0))
+    return node.operator in RANDOM
 
 
 # Tools replace an operator by one that does the same work in another way, and say so in its name: in integers

@@ -60,6 +60,9 @@ class MatchLinker(NodeLinker):
 
     def _link_congruent(self, nodes: Sequence[Node], origins: Sequence[Node], confidence: Confidence) -> None:
         """By name, or each to each in their order; if some are gone, the others stand for all."""
+        if len(nodes) == len(origins) == 1:
+            self._links.add(nodes[0], origins, match_relation(nodes[0], origins[0]), confidence)
+            return
         left = {origin.key: origin for origin in origins}
         nodes = [node for node in nodes if len(nodes) == 1 or not self._link_named(node, left)]
         if len(nodes) != len(origins):
@@ -199,8 +202,11 @@ class NoOpLinker(NodeLinker):
         # What reads a node's constants has taken it in, whoever else does it; what lay between may be anybody's.
         for absorbed, kept in ((matching.absorbed, matching.matched_origins), (matching.skipped, covered)):
             for key, origins in absorbed.items():
+                node = self._after.graph.by_key[key]
                 gone = [self._before.graph.by_key[origin] for origin in origins if origin not in kept]
-                self._links.add_sources(self._after.graph.by_key[key], gone)
+                self._links.add_sources(
+                    node, [origin for origin in gone if not matching.operands.is_idle(node, origin)]
+                )
         for key, origins in matching.skipped.items():
             if any(self._may_be_above(self._after.graph.by_key[key], origin) for origin in origins):
                 self._links.doubt(key)
@@ -252,6 +258,8 @@ class DroppedLinker(NodeLinker):
     def _has_absorbed(self, node: Node, dropped: Node) -> bool:
         """Whether a node does the work of one that is gone: by kind, attributes, order, or weights nobody knows."""
         match = self._matching.matches[node.key]
+        if self._matching.operands.is_idle(node, dropped):
+            return False
         if is_view(node) or is_rearranging(dropped):
             return is_view(node) and is_view(dropped)
         if is_moving(dropped):
@@ -283,6 +291,7 @@ class BypassedLinker(NodeLinker):
                     done = self._sources_above(class_after)
                     between = self._before.nodes_joining(known, class_before)
                     gone = [source for source in between if not is_view(source) and source.key not in done]
+                    gone = [source for source in gone if not self._matching.operands.is_idle(node, source)]
                     # What moves numbers does no work on them: it was a product with one, or somebody else's.
                     computes = not is_rearranging(node)
                     self._links.add_sources(node, [source for source in gone if computes or is_rearranging(source)])

@@ -5,7 +5,8 @@
 
 Matching asks of a node before whether another node does its work already, and whether its value is still there. Both
 copies would answer for each other, and what is only half known of one would be decided by what is known of the other.
-Parts of a graph that have nothing but constants in common are copies if they take and return the same.
+Parts of a graph that have nothing but constants in common are copies if they take and return the same. Copies that read
+the same inputs are told apart by what they return; work that they share is looked at in each of them.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ from modelexport.record.lineage import Consistency, Lineage, Link, NodeOverlap
 def split_copies(before: Graph, after: Graph) -> list[Graph]:
     """The copies of one graph that another one holds, the first with all else; the whole if there are none."""
     parts = _find_independent_parts(after)
-    if len(parts) == 1 or len(_find_independent_parts(before)) > 1:
+    if len(parts) == 1:
+        copies = _find_joined_copies(after, before)
+    elif len(_find_independent_parts(before)) > 1:
         return [after]
-    named = [part for part in parts if _is_named_copy(part, before)]
-    copies = named if len(named) > 1 else _find_equal_parts(parts, before)
+    else:
+        named = [part for part in parts if _is_named_copy(part, before)]
+        copies = named if len(named) > 1 else _find_equal_parts(parts, before)
     if not copies:
         return [after]
     others = frozenset[str]().union(*map(_node_keys, copies[1:])).difference(_node_keys(copies[0]))
@@ -121,6 +125,35 @@ def _find_equal_parts(parts: Iterable[Graph], before: Graph) -> list[Graph]:
     fitting = [part for part in parts if (len(part.fed_inputs), len(part.outputs)) == interface]
     operators = [Counter(node.operator for node in part.nodes) for part in fitting]
     return [part for part, own in zip(fitting, operators, strict=True) if operators.count(own) > 1]
+
+
+def _find_joined_copies(after: Graph, before: Graph) -> list[Graph]:
+    """Copies that read the same inputs: they return the same under names with other prefixes, or in the same order.
+
+    before    x ──► MatMul(w) ──► y          after    x ──► MatMul(w) ──► one_y, x ──► MatMul(w) ──► two_y
+    """
+    named = _group_by_prefix(after.outputs, before.outputs)
+    count = len(before.outputs)
+    in_order = [after.outputs[start : start + count] for start in range(0, len(after.outputs), count or 1)]
+    groups = named if len(named) > 1 else in_order
+    if len(groups) == 1 or len(groups[-1]) < count or not all(value in after.producers for value in after.outputs):
+        return []
+    ends = ([after.producers[value] for value in group] for group in groups)
+    parts = [_cut_part(after, _find_needed(after, group)) for group in ends]
+    users = Counter(key for part in parts for key in _node_keys(part))
+    # What returns something from the middle of the graph beside its result has no work of its own to do for that.
+    own = [sum(users[key] == 1 for key in _node_keys(part)) for part in parts]
+    if any(2 * mine < len(part.nodes) for mine, part in zip(own, parts, strict=True)):
+        return []
+    operators = [Counter(node.operator for node in part.nodes) for part in parts]
+    return parts if groups is named or operators.count(operators[0]) == len(parts) else []
+
+
+def _group_by_prefix(values: Sequence[str], origins: Sequence[str]) -> list[list[str]]:
+    """Values that are called as others behind one prefix, for each prefix of which there are all of them."""
+    prefixes = [value.removesuffix(origins[0]) for value in values if value.endswith(origins[0])] if origins else []
+    groups = ([prefix + origin for origin in origins] for prefix in prefixes)
+    return [group for group in groups if set(group) <= set(values)]
 
 
 def join_lineages(lineages: Sequence[Lineage], overlap: NodeOverlap) -> Lineage:

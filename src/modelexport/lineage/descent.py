@@ -34,7 +34,6 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 
-from modelexport.graph.constants import is_all, scalar_contents
 from modelexport.graph.functions import Inlined, inline_graph, root_of
 from modelexport.graph.index import Graph, Node
 from modelexport.graph.operators import family, is_commutative, is_moving, is_passing, is_rearranging, is_view
@@ -47,7 +46,7 @@ from modelexport.lineage.inherit import ConstantOrigins
 from modelexport.lineage.links import Links, NodeLinker, reachable_nodes
 from modelexport.lineage.matching import Matching
 from modelexport.lineage.regions import align_regions
-from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
+from modelexport.lineage.value_classes import ValueClasses
 from modelexport.record.lineage import Consistency, Lineage, Link, NodeOverlap, Relation
 from modelexport.record.outline import Sketches
 from modelexport.record.provenance import Confidence
@@ -234,16 +233,6 @@ def _join_links(links: list[Link], sources: _SourceKeys) -> Link:
 
 
 _ONE_TO_ONE = (Relation.KEPT, Relation.RENAMED, Relation.REWRITTEN, Relation.SPLIT)
-# Neutral elements: the number that leaves the other operand as it is, and the inputs that may be it.
-_NEUTRAL = {
-    "Add": (0, (0, 1)),
-    "Sub": (0, (1,)),
-    "Mul": (1, (0, 1)),
-    "Div": (1, (1,)),
-    "Pow": (1, (1,)),
-    "And": (1, (0, 1)),
-    "Or": (0, (0, 1)),
-}
 
 
 def check_consistency(matching: Matching, nodes: Mapping[str, Link], folded: Mapping[str, Link]) -> Consistency:
@@ -272,20 +261,10 @@ class _Removal:
         self._matching, self._before = matching, matching.before
 
     def is_justified(self, node: Node) -> bool:
-        if is_passing(node) or is_view(node) or self._is_neutral(node) or node.key not in self._reachable:
+        if is_passing(node) or is_view(node) or self._before.is_neutral(node) or node.key not in self._reachable:
             return True
         moves = is_moving(node) or is_rearranging(node) or (node.operator == "Concat" and len(node.inputs) == 1)
         return moves and node.key in self._bypassed
-
-    def _is_neutral(self, node: Node) -> bool:
-        number, indices = _NEUTRAL.get(node.operator, (0, ()))
-        return any(self._holds(node.inputs[index], number) for index in indices if index < len(node.inputs))
-
-    def _holds(self, value: str, number: int) -> bool:
-        tensor = self._before.graph.initializers.get(value)
-        if tensor is not None:
-            return is_all(tensor, number)
-        return self._before.constants.get(self._before.class_of.get(value, NO_CLASS)) in scalar_contents(number)
 
     @cached_property
     def _reachable(self) -> frozenset[str]:
@@ -331,7 +310,7 @@ def _find_strayed(matching: Matching, nodes: Mapping[str, Link]) -> Iterator[str
     before, after, anchors = matching.before, matching.after, matching.anchors
     for node in after.nodes:
         link = nodes.get(node.key)
-        if link is None or link.relation is Relation.INTRODUCED:
+        if link is None or link.relation is Relation.INTRODUCED or not after.constants_above(node):
             continue
         single_numbers = {class_id for class_id in after.constant_inputs(node) if after.size(class_id) <= 1}
         constants = [class_id for class_id in _constants(after, node) if class_id in anchors]

@@ -102,12 +102,14 @@ class FusedWorks:
             return NO_CLASS
         direct = [reader for reader in self._after.readers_of(self._after.result(node)) if not is_passing(reader)]
         wanted = [direct, list(readers_behind_views(direct, self._after))]
+        viewed = {self._anchors.get(self._after.result(reader)) for reader in direct if is_view(reader)} - {NO_CLASS}
         constants = {self._anchors.get(class_id) for class_id in self._after.constant_inputs(node)} - {NO_CLASS}
         end, sure = self._before.result(origin), True
         for _ in range(FUSED_STEPS):
             readers = self._before.readers_of(end)[:CROWD]
             absorbed = [reader for reader in readers if not constants.isdisjoint(self._before.inputs(reader))]
-            if not absorbed and any(group and self._fit(group, readers) for group in wanted):
+            # A view changes nothing: what it makes is what it reads.
+            if end in viewed or (not absorbed and any(group and self._fit(group, readers) for group in wanted)):
                 return end
             following = absorbed or readers
             if len(following) != 1:

@@ -9,6 +9,7 @@ It also steps over what a tool has dropped or taken in:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
@@ -27,6 +28,7 @@ from modelexport.graph.operators import (
     is_view,
 )
 from modelexport.lineage.anchors import Anchors
+from modelexport.lineage.value_classes import NO_CLASS
 
 # Nodes that are stepped over in search of the same value.
 _STEPS = 4
@@ -69,8 +71,9 @@ def _step_over_padding(reader: Node, origin: Node, pair: InputPair, anchors: Anc
 
 def _pair_all(node: Node, origin: Node, anchors: Anchors, find_work: FindWork) -> Iterator[InputPair]:
     # A scale that a quantizer found was not there before.
-    read = [class_id for class_id in anchors.after.data_inputs(node) if not anchors.after.is_scale(class_id)]
-    origin_read = anchors.before.data_inputs(origin)
+    after = anchors.after
+    read: Sequence[int] = [class_id for class_id in after.data_inputs(node) if not after.is_scale(class_id)]
+    origin_read: Sequence[int] = anchors.before.data_inputs(origin)
     if is_commutative(family(node.operator)):
         # Operands have no order: those that are known are taken away, and the rest is told apart by its work.
         read, origin_read = _remove_known(read, origin_read, anchors)
@@ -93,7 +96,7 @@ def _pair_all(node: Node, origin: Node, anchors: Anchors, find_work: FindWork) -
             # What reads more has taken in what put values together (Concat, Add); none of these is what that made.
             if not (reads_more and len(anchors.before.content_above(class_before)) > 1):
                 yield from _pair_like_inputs(node, class_after, class_before, anchors)
-        yield from _pair_above_joints(node, origin_read, anchors, find_work) if reads_more else ()
+        yield from _pair_above_joints(node, origin, anchors, find_work) if reads_more else ()
 
 
 def _pair_transposed(class_after: int, class_before: int, anchors: Anchors) -> InputPair | None:
@@ -145,13 +148,11 @@ def _pair_views(class_after: int, class_before: int, anchors: Anchors) -> InputP
     return InputPair(class_after, class_before)
 
 
-def _pair_above_joints(
-    node: Node, origin_read: Sequence[int], anchors: Anchors, find_work: FindWork
-) -> Iterator[InputPair]:
+def _pair_above_joints(node: Node, origin: Node, anchors: Anchors, find_work: FindWork) -> Iterator[InputPair]:
     """Values that were joined before they were read, each with the one that comes from the same work."""
     read = anchors.after.data_inputs(node)
-    joined = _above_joints(origin_read, len(read), anchors)
-    weights = [anchors.get(class_id) for class_id in anchors.after.constant_inputs(node) if class_id in anchors]
+    joined = _above_joints(anchors.before.data_inputs(origin), len(read), anchors)
+    weights = list(_further_weights(node, origin, anchors))
     for class_after in read:
         producer = anchors.after.producers.get(class_after)
         work = None if producer is None or class_after in anchors else find_work(producer)
@@ -162,6 +163,18 @@ def _pair_above_joints(
         fitting = [class_before for class_before in joined if _distance(class_before, work[0], anchors) is not None]
         if len(fitting) == 1:
             yield InputPair(class_after, _above_own_work(fitting[0], weights, anchors))
+
+
+def _further_weights(node: Node, origin: Node, anchors: Anchors) -> Iterator[int]:
+    """What a node reads of constants beside those of another one, each as often as that one: biases of zero are one
+    constant in all layers."""
+    own = Counter(map(anchors.group, anchors.before.constant_inputs(origin)))
+    for class_id in anchors.after.constant_inputs(node):
+        known = anchors.get(class_id)
+        if own[anchors.group(known)]:
+            own[anchors.group(known)] -= 1
+        elif known != NO_CLASS:
+            yield known
 
 
 def _above_own_work(class_before: int, weights: Sequence[int], anchors: Anchors) -> int:
@@ -266,7 +279,7 @@ def _pair_like_inputs(reader: Node, class_after: int, class_before: int, anchors
     views = _pair_views(class_after, class_before, anchors)
     if producer is None or origin is None or views.skipped:
         yield views
-    elif _is_read_transposed(reader, producer, origin):
+    elif _is_read_transposed(reader, producer, origin, anchors):
         yield InputPair(class_after, anchors.before.inputs(origin)[0], (origin,))
     elif same is not None:
         yield same if _has_absorbed(reader, producer, same, anchors) else InputPair(class_after, class_before)
@@ -280,13 +293,21 @@ def _pair_like_inputs(reader: Node, class_after: int, class_before: int, anchors
                 yield from _pair_like_inputs(reader, source, class_before, anchors)
 
 
-def _is_read_transposed(reader: Node, producer: Node, origin: Node) -> bool:
-    """Whether a transposition between two products is in the second one: no weights of the first make up for it.
+def _is_read_transposed(reader: Node, producer: Node, origin: Node, anchors: Anchors) -> bool:
+    """Whether a transposition between two products is in the second one: no weights of the first make up for it, nor
+    does a view behind it.
 
     before    x ──► MatMul(w) ──► k ──► Transpose ──► t ──► MatMul(q)          after    x ──► MatMul(w) ──► ? ──►
                                                                                               FusedMatMul(q)     ? is k
     """
-    return origin.operator == "Transpose" and is_product(producer) and is_product(reader)
+    if origin.operator != "Transpose" or not is_product(reader):
+        return False
+    maker: Node | None = producer
+    for _ in range(_STEPS):
+        if maker is None or not is_view(maker):
+            break
+        maker = anchors.after.producers.get(anchors.after.inputs(maker)[0])
+    return maker is not None and is_product(maker)
 
 
 def _has_absorbed(reader: Node, producer: Node, pair: InputPair, anchors: Anchors) -> bool:

@@ -107,7 +107,10 @@ class Links:
 
     def add(self, node: Node, sources: Sequence[Node], relation: Relation, confidence: Confidence) -> None:
         # In the order of the graph before, whoever was found first: what is written must not depend on that.
-        keys = tuple(key for _, key in sorted({source.position: source.key for source in sources}.items()))
+        if len(sources) == 1:
+            keys: tuple[str, ...] = (sources[0].key,)
+        else:
+            keys = tuple(key for _, key in sorted({source.position: source.key for source in sources}.items()))
         self.covered.update(keys)
         self.by_node[node.key] = Link(keys, relation, confidence)
 

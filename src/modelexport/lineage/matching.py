@@ -101,6 +101,8 @@ class Matching:
         Both Concats after are congruent: their value is a, and b as well. Then the Squeezes are those of both.
         """
         for node in reversed(self.after.nodes):
+            if self.after.foldable.isdisjoint(self.after.inputs(node)):
+                continue  # as of most nodes
             for origin in self._equal_works(node):
                 for read, origin_read in self._pair_folded(node, origin):
                     self.anchor(read, origin_read)
@@ -209,22 +211,23 @@ class Matching:
         after     … r ──► ConvInteger ──► Mul ──► Add(c) ──► y       c equals b, and Add is a part of Conv
         """
         after, before, anchors = self.after, self.before, self.anchors
-
-        def producers(classes: ValueClasses, class_ids: Iterable[int]) -> Iterator[Node]:
-            nodes = (classes.producers.get(class_id) for class_id in class_ids)
-            return (each for each in nodes if each is not None)
+        known: set[int] = set()
 
         def step_after(each: Node) -> Iterator[Node]:
-            return producers(after, (read for read in after.data_inputs(each) if read not in anchors))
+            for read in after.data_inputs(each):
+                if read in anchors:
+                    known.add(anchors.get(read))
+                elif read in after.producers:
+                    yield after.producers[read]
 
-        def step_before(each: Node) -> Iterator[Node]:
+        def step_before(class_ids: Iterable[int]) -> Iterator[Node]:
             # What comes before it in the file is not made from it.
-            made = producers(before, before.data_inputs(each)) if each.position > origin.position else ()
-            return (maker for maker in made if maker.position >= origin.position)
+            makers = (before.producers.get(class_id) for class_id in class_ids)
+            return (maker for maker in makers if maker is not None and maker.position >= origin.position)
 
-        above = (node, *backward_slice(step_after(node), step_after, limit=_FAR))
-        known = {anchors.get(read) for each in above for read in after.data_inputs(each) if read in anchors}
-        return origin in backward_slice(producers(before, known), step_before, limit=_FAR)
+        backward_slice(list(step_after(node)), step_after, limit=_FAR)
+        starts = list(step_before(known))
+        return origin in backward_slice(starts, lambda each: step_before(before.data_inputs(each)), limit=_FAR)
 
     def _is_match(self, node: Node, origin: Node) -> bool:
         """Whether a node does what another did and no more, and leaves nothing of it to those that read its result."""

@@ -62,6 +62,15 @@ class Operands:
             result = self._after.result(readers[0])
         return False
 
+    def is_idle(self, node: Node, origin: Node) -> bool:
+        """Whether another node changed nothing, and this one does not do that either: it does not read those zeros.
+
+        before    x ──► MatMul(w) ──► m ──► Add(0) ──► s ──► MatMul(v)          after    x ──► MatMul(w) ──► MatMul(v)
+        """
+        read = {self._anchors.get(class_id) for class_id in self._after.constant_inputs(node)}
+        added = any(self._anchors.is_like(class_id, read) for class_id in self._before.constant_inputs(origin))
+        return self._before.is_neutral(origin) and not added
+
     def is_distinctive(self, class_after: int) -> bool:
         return class_after in self._anchors and self._after.size(class_after) >= _DISTINCTIVE
 

@@ -176,8 +176,11 @@ class ReadOrder:
         groups = {class_id: anchors.group(class_id) for class_id in weights}
         groups_after = {each: groups[known] for each, known in anchors.known.items() if known in groups}
         shared = set(groups_after.values())
-        self._before = _find_levels(before, {each: group for each, group in groups.items() if group in shared})
-        self._after = _find_levels(after, groups_after)
+        groups = {each: group for each, group in groups.items() if group in shared}
+        # Where each is read once, as in most models, there is nothing to tell apart.
+        often = _are_read_often(before, groups) and _are_read_often(after, groups_after)
+        self._before = _find_levels(before, groups) if often else {}
+        self._after = _find_levels(after, groups_after) if often else {}
         self._level_of: dict[tuple[int, str], int] = {}
         for group, levels in self._after.items():
             if len(levels) == len(self._before.get(group, ())) > 1:
@@ -188,6 +191,18 @@ class ReadOrder:
         """The nodes before that read a weight at the same level as a node after; none if that is not known."""
         level = self._level_of.get((group, node.key))
         return () if level is None else self._before[group][level]
+
+
+def _are_read_often(classes: ValueClasses, groups: Mapping[int, int]) -> bool:
+    """Whether several nodes may work with the weights of one group."""
+    seen: set[int] = set()
+    for class_id, group in groups.items():
+        readers = classes.readers_of(class_id)
+        if group in seen or len(readers) > 1 or any(classes.result(reader) in classes.foldable for reader in readers):
+            return True
+        if readers:
+            seen.add(group)
+    return False
 
 
 def _find_levels(classes: ValueClasses, groups: Mapping[int, int]) -> _Levels:

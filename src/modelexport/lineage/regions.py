@@ -194,11 +194,13 @@ class ReplacedRegions:
         alike = tuple(source for source in gone if (source.key in self._before.graph.computed) == computes)
         region = alike or (gone if computes or work is not None else ())
         region = region if work is None else self._divide(node, work, region)
-        region = self._without_folded(node, region)
+        region = self._without_idle(node, region)
         return region if is_rearranging(node) else self._without_border_views(node, region)
 
-    def _without_folded(self, node: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
-        """A region without what is always the same: a constant has replaced that, and no node."""
+    def _without_idle(self, node: Node, region: tuple[Node, ...]) -> tuple[Node, ...]:
+        """A region without what changed nothing, and what is always the same: a constant has replaced that."""
+        operands = self._matching.operands
+        region = tuple(source for source in region if not operands.is_idle(node, source)) or region
         working = tuple(source for source in region if self._before.result(source) not in self._before.foldable)
         return region if self._after.result(node) in self._after.foldable else working or region
 

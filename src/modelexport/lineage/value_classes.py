@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
 from modelexport.graph.algorithms import ValueNumbers, backward_slice
+from modelexport.graph.constants import is_all, scalar_contents
 from modelexport.graph.index import FLOATS, Graph, Node
 from modelexport.graph.operators import (
     family,
@@ -31,6 +32,16 @@ from modelexport.graph.operators import (
 
 # In the place of an input or output that is left out, or of a class that is not known.
 NO_CLASS = -1
+# Neutral elements: the number that leaves the other operand as it is, and the inputs that may be it.
+_NEUTRAL = {
+    "Add": (0, (0, 1)),
+    "Sub": (0, (1,)),
+    "Mul": (1, (0, 1)),
+    "Div": (1, (1,)),
+    "Pow": (1, (1,)),
+    "And": (1, (0, 1)),
+    "Or": (0, (0, 1)),
+}
 # Constants that a weight was ever seen to be computed from, with room to spare.
 _MOST_CONSTANTS = 64
 # Nodes in a row that tools are known to drop.
@@ -72,9 +83,15 @@ class ValueClasses:
         self.names: dict[int, str] = {}
         self._numbers = ValueNumbers()
         self._inputs: dict[str, tuple[int, ...]] = {}
+        # By the key of a node: what is asked many times of it, once the graph is numbered.
+        self._outputs: dict[str, tuple[int, ...]] = {}
+        self._data: dict[str, tuple[int, ...]] = {}
+        self._constants_above: dict[str, tuple[int, ...]] = {}
+        self._weights: dict[str, tuple[int, ...]] = {}
         self._holders = frozenset(graph.body_owner.values())
         self._first: dict[int, Node] = {}
         self._copies: dict[tuple[int, int], list[Node]] = {}
+        self._dequantized: set[int] = set()
         for tensor in graph.initializers.values():
             self._add_constant(tensor.name, tensor.content)
         for node in graph.nodes:
@@ -88,24 +105,33 @@ class ValueClasses:
         return self._inputs[node.key]
 
     def outputs(self, node: Node) -> tuple[int, ...]:
-        return tuple(self.class_of[value] if value else NO_CLASS for value in node.outputs)
+        known = self._outputs.get(node.key)
+        return self._outputs.setdefault(node.key, self._number_outputs(node)) if known is None else known
+
+    def _number_outputs(self, node: Node) -> tuple[int, ...]:
+        return tuple([self.class_of[value] if value else NO_CLASS for value in node.outputs])
 
     def result(self, node: Node) -> int:
         """The class of the first value that a node makes."""
         return next((self.class_of[value] for value in node.outputs if value), NO_CLASS)
 
-    def data_inputs(self, node: Node) -> list[int]:
-        return [class_id for class_id in self.inputs(node) if class_id != NO_CLASS and class_id not in self.constants]
+    def data_inputs(self, node: Node) -> tuple[int, ...]:
+        known = self._data.get(node.key)
+        if known is None:
+            constants = self.constants
+            known = tuple([each for each in self._inputs[node.key] if each != NO_CLASS and each not in constants])
+            self._data[node.key] = known
+        return known
 
-    def constant_inputs(self, node: Node) -> list[int]:
-        return [class_id for class_id in self.inputs(node) if class_id in self.constants]
+    def constant_inputs(self, node: Node) -> tuple[int, ...]:
+        return tuple([class_id for class_id in self._inputs[node.key] if class_id in self.constants])
 
     def is_scale(self, class_id: int) -> bool:
         """Whether a quantizer has found it beside the value that it hands on; or such a scale times a constant."""
         producer = self.producers.get(class_id)
         if producer is None or is_passing(producer):
             return producer is not None
-        read = self.data_inputs(producer) if producer.operator == "Mul" else []
+        read = self.data_inputs(producer) if producer.operator == "Mul" else ()
         return len(read) == 1 and read[0] in self.producers and is_passing(self.producers[read[0]])
 
     def readers_of(self, class_id: int) -> list[Node]:
@@ -116,12 +142,21 @@ class ValueClasses:
         tensor = self.graph.initializers.get(self.names.get(class_id, ""))
         return 0 if tensor is None else math.prod(tensor.shape)
 
-    def weights(self, node: Node) -> Iterator[int]:
+    def weights(self, node: Node) -> tuple[int, ...]:
         """The weights that a node reads, be it through nodes that work on constants alone (a Transpose of a weight)."""
-        return filter(self.is_weight, self.constants_above(node))
+        known = self._weights.get(node.key)
+        if known is None:
+            known = self._weights[node.key] = tuple(filter(self.is_weight, self.constants_above(node)))
+        return known
 
-    def constants_above(self, node: Node) -> Iterator[int]:
+    def constants_above(self, node: Node) -> tuple[int, ...]:
         """The constants that a node reads, be it through nodes that work on constants alone."""
+        known = self._constants_above.get(node.key)
+        if known is None:
+            known = self._constants_above[node.key] = tuple(self._find_constants_above(node))
+        return known
+
+    def _find_constants_above(self, node: Node) -> Iterator[int]:
         waiting, seen = list(self.inputs(node)), set[int]()
         while waiting and len(seen) < _MOST_CONSTANTS:
             class_id = waiting.pop()
@@ -134,25 +169,38 @@ class ValueClasses:
                 waiting += self.inputs(self.producers[class_id])
 
     def reads_weight(self, node: Node) -> bool:
-        return next(self.weights(node), None) is not None
+        return bool(self.weights(node))
 
     def is_weight(self, class_id: int) -> bool:
-        """Whether a constant holds several numbers that are no indices or sizes."""
+        """Whether a constant holds several numbers that are no indices or sizes: floats, or what becomes floats."""
         tensor = self.graph.initializers.get(self.names.get(class_id, ""))
-        return tensor is not None and tensor.dtype in FLOATS and math.prod(tensor.shape) > 1
+        if tensor is None or math.prod(tensor.shape) <= 1:
+            return False
+        return tensor.dtype in FLOATS or class_id in self._dequantized
 
-    def content_inputs(self, node: Node) -> list[int]:
+    def is_neutral(self, node: Node) -> bool:
+        """Whether a node only adds zero, multiplies by one or the like."""
+        number, indices = _NEUTRAL.get(node.operator, (0, ()))
+        return any(self._holds(node.inputs[index], number) for index in indices if index < len(node.inputs))
+
+    def _holds(self, value: str, number: int) -> bool:
+        class_id = self.class_of.get(value, NO_CLASS)
+        tensor = self.graph.initializers.get(self.names.get(class_id, ""))
+        return self.constants.get(class_id) in scalar_contents(number) if tensor is None else is_all(tensor, number)
+
+    def content_inputs(self, node: Node) -> tuple[int, ...]:
         """What the numbers that a node makes come from: no shapes and indices, and nothing that is always the same."""
         return self.data_inputs(node)[:1] if is_moving(node) else self.varying_inputs(node)
 
-    def content_above(self, class_id: int) -> list[int]:
+    def content_above(self, class_id: int) -> tuple[int, ...]:
         """What the numbers of a value come from; nothing for a value from outside."""
         producer = self.producers.get(class_id)
-        return [] if producer is None else self.content_inputs(producer)
+        return () if producer is None else self.content_inputs(producer)
 
-    def varying_inputs(self, node: Node) -> list[int]:
+    def varying_inputs(self, node: Node) -> tuple[int, ...]:
         """What a node reads, but for constants and what is computed from constants alone."""
-        return [class_id for class_id in self.data_inputs(node) if class_id not in self.foldable]
+        read = self.data_inputs(node)
+        return read if self.foldable.isdisjoint(read) else tuple(each for each in read if each not in self.foldable)
 
     def walk_up(self, class_id: int) -> Iterator[int]:
         """The chain of values above one, each made from the next alone, as far as that goes or matters.
@@ -286,13 +334,20 @@ class ValueClasses:
             if output and not (hands_on and index == 0):
                 self.class_of[output] = self._numbers.number_output(operation, index)
         self._register(node, operation, hands_on=hands_on)
-        fixed = [class_id == NO_CLASS or class_id in self.constants or class_id in self.foldable for class_id in inputs]
         # A body may read values from outside that its node does not list.
-        if fixed and all(fixed) and node.key not in self._holders and not is_random(node):
-            self.foldable.update(self.outputs(node))
+        if self._are_fixed(inputs) and node.key not in self._holders and not is_random(node):
+            self.foldable.update(self._number_outputs(node))
+
+    def _are_fixed(self, inputs: Sequence[int]) -> bool:
+        for class_id in inputs:
+            if class_id != NO_CLASS and class_id not in self.constants and class_id not in self.foldable:
+                return False
+        return bool(inputs)
 
     def _add_pass_through(self, node: Node) -> None:
         self.pass_through.append(node)
+        if node.operator == "DequantizeLinear":
+            self._dequantized.add(self.class_of[node.inputs[0]])
         value, output = node.inputs[0], node.outputs[0]
         chain = self._numbers(("cast chain", self.cast_chain.get(value), node.op_type, node.attributes))
         self.cast_chain[output] = chain

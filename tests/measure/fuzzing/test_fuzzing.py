@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 
 import click
 import onnx
 import pytest
 from measure.fuzzing.cases import COMMANDS, PER_FILE, MutatedFile, draw_file
 from measure.fuzzing.fuzz_page import compose_fuzz_page, list_failures
-from measure.fuzzing.fuzz_run import read_results
 from measure.fuzzing.mutate_documents import mutate_json_file, mutate_packed
 from measure.fuzzing.mutate_messages import mutate_message, serialize
-from measure.fuzzing.run_cases import CaseResult, Scratch, Supervisor
+from measure.fuzzing.run_cases import CaseResult, Scratch, Supervisor, read_results
 from measure.fuzzing.seeds import Seed, make_seeds
 from measure.workers import ROOT
 from tests.support.any_files import with_bodies
 from tests.support.children import run_child, started
 
-from measure.fuzzing import run_cases
+from measure.fuzzing import limits, run_cases
 from modelexport.cli.main import run_guarded
 from modelexport.record.packed import squeeze, unsqueeze
 
@@ -70,6 +71,16 @@ with ending_on_signals():
 """
 
 
+_RESUME = """
+import sys
+from pathlib import Path
+from measure.catalogue import Options
+from measure.fuzzing import fuzz_run
+fuzz_run.FOLDER = Path(sys.argv[1])
+fuzz_run.run_cases(Options(cases=24, jobs=1, resume=True))
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_ended_by_a_signal_it_leaves_no_process(
     number: int, seeds: tuple[Path, tuple[Seed, ...]], tmp_path: Path
@@ -81,10 +92,47 @@ def test_ended_by_a_signal_it_leaves_no_process(
     with started(command, cwd=ROOT, env=environment, start_new_session=True) as run:
         while run.poll() is None and not any(path.stat().st_size for path in tmp_path.glob("share0/results.jsonl")):
             time.sleep(0.05)
+        assert len(_find_processes(tmp_path)) >= 3
         run.send_signal(number)
         assert run.wait(60) == 128 + number
-        with pytest.raises(ProcessLookupError):
-            os.killpg(run.pid, 0)
+        assert _find_processes(tmp_path) == []
+
+
+def _find_processes(folder: Path) -> list[str]:
+    """Those with this folder in their command line, which forked ones share: cases run in sessions of their own."""
+    commands = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            commands.append(path.read_bytes())
+    return [command.decode() for command in commands if str(folder).encode() in command]
+
+
+def test_a_run_goes_on_where_it_was_and_runs_again_what_broke_the_rule(
+    seeds: tuple[Path, tuple[Seed, ...]], tmp_path: Path
+) -> None:
+    """Run with two shares and ended, and resumed with one: every case once, and what had failed says so."""
+    (tmp_path / "seeds").symlink_to(seeds[0])
+    done = [CaseResult(number, "tagged", "record", "cost", 0, 1.25) for number in range(16)]
+    done[3] = replace(done[3], code=3, fault="exit 3")
+    for share in (0, 1):
+        lines = [json.dumps(result.to_json()) + "\n" for result in done if result.number // PER_FILE % 2 == share]
+        (tmp_path / f"share{share}").mkdir()
+        (tmp_path / f"share{share}" / "results.jsonl").write_text("".join(lines) + '{"number": 17, "se')
+    for expected in (24, 24):  # the second time, nothing is left to do
+        run_child(
+            [sys.executable, "-W", "ignore", "-c", _RESUME, str(tmp_path)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT)))},
+        )
+        results = read_results(tmp_path)
+        assert [result.number for result in results] == list(range(expected))
+        assert [result.number for result in results if result.seconds == 1.25] == [*range(3), *range(4, 16)]
+        assert [(result.number, result.fault, result.earlier) for result in results if result.earlier] == [
+            (3, "", "exit 3")
+        ]
+    page = compose_fuzz_page(results)
+    assert "24 cases, from 0 to 23" in page
+    assert re.search(r"first run, and do no longer.*\| exit 3 \| 1 \| 3 \(\w+\)", page, re.DOTALL)
 
 
 def test_a_number_is_always_the_same_case(seeds: tuple[Path, tuple[Seed, ...]]) -> None:
@@ -98,6 +146,7 @@ def test_a_number_is_always_the_same_case(seeds: tuple[Path, tuple[Seed, ...]]) 
     [
         ("raise KeyError('odd')", "exit 3"),
         ("while True: pass", "time"),
+        ("import time; time.sleep(60)", "time"),
         ("import os; os.abort()", "SIGABRT"),
         ("x = bytes(8 << 30)", "memory"),
         ("import sys; sys.stderr.write('x' * 600)", "long line"),
@@ -112,30 +161,50 @@ def test_what_breaks_the_rule_is_found_and_costs_one_case(
 ) -> None:
     folder, known = seeds
     supervisor = Supervisor(Scratch(folder, tmp_path))
-    # pytest has a watchdog of its own, which a child cannot do away with.
-    quiet = SimpleNamespace(dump_traceback_later=lambda *_, **__: None, cancel_dump_traceback_later=lambda: None)
-    monkeypatch.setattr(run_cases, "faulthandler", quiet)
     file = draw_file(3, known, folder)
-    culprit = file.cases[2]
+    first = MutatedFile(file.files, file.cases[:3])
+    _run_instead(code, file.cases[2].verb, monkeypatch)
+    results = list(supervisor.run([first]))
+    assert [result.number for result in results] == [case.number for case in first.cases]
+    assert [bool(result.fault) for result in results] == [False, False, True]
+    assert results[2].fault == fault
+    assert results[2].where.startswith("cli/main.py") == (fault in ("exit 3", "time", "memory")), results[2].where
+
+
+def _run_instead(code: str, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a verb run other code, in the children of this process, which may take one second."""
 
     def run(*_: object) -> int:
         exec(code)
         return 0
 
-    def break_rule(command: click.Command, arguments: list[str]) -> int:
-        if arguments[0] == culprit.verb:
+    def run_other(command: click.Command, arguments: list[str]) -> int:
+        if arguments[0] == verb:
             from modelexport.cli import main
 
             monkeypatch.setattr(main, "_run", run)
         return run_guarded(command, arguments)
 
-    monkeypatch.setattr(run_cases, "SECONDS", 1.0)
-    monkeypatch.setattr(run_cases, "run_guarded", break_rule)
-    first = MutatedFile(file.files, file.cases[:3])
-    results = list(supervisor.run([first]))
-    assert [result.number for result in results] == [case.number for case in first.cases]
-    assert [bool(result.fault) for result in results] == [False, False, True]
-    assert results[2].fault == fault
+    monkeypatch.setattr(limits, "SECONDS", 1.0)
+    monkeypatch.setattr(limits, "LOOK", 0.1)
+    monkeypatch.setattr(run_cases, "run_guarded", run_other)
+
+
+def test_a_case_that_is_not_let_run_is_not_at_fault(
+    seeds: tuple[Path, tuple[Seed, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine gives a process of low priority nothing for many seconds. Here it is stopped for three."""
+    folder, known = seeds
+    file = draw_file(3, known, folder)
+    stopped = (
+        "import os, signal, subprocess; "
+        "subprocess.Popen(['sh', '-c', f'sleep 3; kill -CONT {os.getpid()}']); os.kill(os.getpid(), signal.SIGSTOP)"
+    )
+    _run_instead(stopped, file.cases[0].verb, monkeypatch)
+    began = time.monotonic()
+    (result,) = Supervisor(Scratch(folder, tmp_path)).run([MutatedFile(file.files, file.cases[:1])])
+    assert (result.code, result.fault) == (0, "")
+    assert time.monotonic() - began > 2
 
 
 def test_every_message_is_reached_and_text_can_be_invalid() -> None:

@@ -34,13 +34,22 @@ from modelexport.record.results.profile import RawEvent, RawRun
 _SILENT = 4  # fatal errors only: https://onnxruntime.ai/docs/api/python/api_summary.html (log_severity_level)
 
 
-def open_session(path: Path) -> Any:
-    """With ONNX Runtime's default optimizations: what a user of the file would run."""
+def open_session(path: Path, *, mapped: bool = False) -> Any:
+    """With ONNX Runtime's default optimizations: what a user of the file would run.
+
+    mapped  external data is read where it lies, with all optimizations but those that copy weights: ONNX Runtime
+            transposes weights once and for all, and keeps them a second time in the order that its kernels like
+            https://onnxruntime.ai/docs/performance/tune-performance/memory.html
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _SILENT
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    if mapped:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    copying = ["ConstantFolding"] if mapped else None
+    providers = ["CPUExecutionProvider"]
+    return onnxruntime.InferenceSession(str(path), options, providers=providers, disabled_optimizers=copying)
 
 
 def run_session(session: Any, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:

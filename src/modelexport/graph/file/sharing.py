@@ -26,6 +26,7 @@ from modelexport.graph.file.atomic import Stage, staging
 from modelexport.graph.file.reading import ModelFile, open_model
 from modelexport.graph.file.weights import WeightData
 from modelexport.graph.file.writing import (
+    DataFile,
     Layout,
     assign_offsets,
     data_file,
@@ -149,8 +150,10 @@ def _stage_rest(stage: Stage, model: ModelFile, own: Path | None) -> None:
         for tensor in external.tensors(model.proto)
         if own is not None and external.is_external(tensor) and _location(tensor) == _relative(own, path)
     ]
-    outside = () if own is None else tuple(assign_offsets(left, _relative(own, path)))
-    stage_layout(stage, Layout(model.proto, model.weights, outside), path, own)
+    outside: tuple[DataFile, ...] = ()
+    if own is not None and left:
+        outside = (DataFile(_relative(own, path), tuple(assign_offsets(left, _relative(own, path)))),)
+    stage_layout(stage, Layout(model.proto, model.weights, outside), path)
 
 
 def _location(tensor: onnx.TensorProto) -> str:

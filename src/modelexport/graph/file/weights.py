@@ -156,6 +156,8 @@ _DATA_FIELDS = {
     11: "uint64_data",
 }
 
+_TYPED_DATA = tuple(name for number, name in _DATA_FIELDS.items() if number != _RAW_DATA)
+
 # Bytes of a number in fields whose numbers all have one width.
 _FIXED_WIDTH = {4: 4, 10: 8}
 
@@ -342,7 +344,8 @@ def name_of_empty(tensor: memoryview) -> str | None:
 
 
 def has_data(tensor: onnx.TensorProto) -> bool:
-    return any(field.number in _DATA_FIELDS for field, _ in tensor.ListFields())
+    # To list the fields would copy the data.
+    return tensor.HasField("raw_data") or any(len(getattr(tensor, name)) for name in _TYPED_DATA)
 
 
 def clear_data(tensor: onnx.TensorProto) -> None:
