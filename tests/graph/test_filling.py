@@ -17,7 +17,7 @@ from modelexport.graph.file import filling
 from modelexport.graph.file.checkpoint import Checkpoint, open_checkpoint
 from modelexport.graph.file.declared import WEIGHT_KEY, declare, declared_recipe
 from modelexport.graph.file.filling import FilledWeight, find_weight, recipe_shape
-from modelexport.record.weight_recipe import Constant, Operation, Recipe, StoredTensor, read_recipe, write_recipe
+from modelexport.record.weight_recipe import FixedArray, Operation, Recipe, StoredTensor, read_recipe, write_recipe
 
 LEFT = np.arange(24, dtype=np.float32).reshape(4, 6) - 7
 RIGHT = np.arange(18, dtype=np.float32).reshape(3, 6) * 0.5 + 1
@@ -55,8 +55,8 @@ L, R, H, C = (
     StoredTensor("half", "BF16", (4, 6)),
     StoredTensor("cube", "F32", (3, 4, 5)),
 )
-ROW = Constant("F32", (6,), np.arange(6, dtype=np.float32).tobytes())
-CASES = {
+ROW = FixedArray("F32", (6,), np.arange(6, dtype=np.float32).tobytes())
+CASES: dict[str, tuple[Recipe, np.ndarray]] = {
     "as it is": (L, LEFT),
     "transposed": (operation("transpose", L, numbers=(1, 0)), LEFT.T),
     "cast": (operation("cast", H, dtype="F32"), HALF.astype(np.float32)),

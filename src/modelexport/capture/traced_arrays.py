@@ -29,7 +29,7 @@ from modelexport.capture.traced_weights import READ_BELOW, is_fake, weight_recip
 from modelexport.errors import ExportFailed
 from modelexport.graph.file.checkpoint import DTYPES
 from modelexport.graph.file.filling import recipe_dtype
-from modelexport.record.weight_recipe import Constant, Operation, Recipe, write_recipe
+from modelexport.record.weight_recipe import FixedArray, Operation, Recipe, write_recipe
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # Elements of an array that is no weight and becomes a part of a recipe.
@@ -138,7 +138,7 @@ def _operand(item: Any, dtype: np.dtype[Any]) -> Recipe | None:
     array = np.asarray(item, None if isinstance(item, np.ndarray | np.generic) else dtype)
     if array.dtype not in _NAMES or array.size > _MOST_CONSTANT:
         return None
-    return Constant(_NAMES[array.dtype], array.shape, np.ascontiguousarray(array).tobytes())
+    return FixedArray(_NAMES[array.dtype], array.shape, np.ascontiguousarray(array).tobytes())
 
 
 def _typed(recipe: Operation, dtype: np.dtype[Any]) -> Recipe | None:

@@ -48,7 +48,7 @@ class StoredTensor:
 
 
 @dataclass(frozen=True)
-class Constant:
+class FixedArray:
     """A small array that is no weight: the epsilon that a folded norm adds."""
 
     dtype: str
@@ -72,7 +72,7 @@ class Operation:
     dtype: str = ""
 
 
-Recipe: TypeAlias = StoredTensor | Constant | Operation
+Recipe: TypeAlias = StoredTensor | FixedArray | Operation
 
 # By name: how many operands each takes; None for any number.
 OPERATIONS: Mapping[str, int | None] = {
@@ -112,7 +112,7 @@ def _to_json(recipe: Recipe) -> dict[str, object]:
             return document | (
                 {"file": recipe.file, "offset": recipe.offset, "digest": recipe.digest} if recipe.file else {}
             )
-        case Constant():
+        case FixedArray():
             content = base64.b64encode(recipe.content).decode()
             return {"constant": content, "dtype": recipe.dtype, "shape": recipe.shape}
         case Operation():
@@ -139,7 +139,7 @@ def _from_json(document: Any) -> Recipe:
                 raise ValueError(f"tensor {name!r} is at no place: file {file!r}, offset {offset!r}")
             return StoredTensor(name, dtype, _sizes(shape), file, offset, digest)
         case {"constant": str(content), "dtype": str(dtype), "shape": list(shape)}:
-            return Constant(dtype, _sizes(shape), _decode(content))
+            return FixedArray(dtype, _sizes(shape), _decode(content))
         case {"op": str(name), "of": list(operands)} if name in OPERATIONS:
             numbers, dtype = document.get("numbers", []), document.get("dtype", "")
             if not (

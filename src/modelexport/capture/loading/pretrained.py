@@ -244,9 +244,6 @@ def _check_shard(index: Path, shard: str) -> None:
         )
 
 
-_SHOWN_KEYS = 3  # names of missing weights in a note
-
-
 @dataclass(frozen=True)
 class Blueprint:
     """A configuration and the class that it asks for, before any weights. raw: as it is in the file."""
@@ -399,7 +396,7 @@ def _load_weights(
 
 def note_missing(report: Mapping[str, Any], options: ModelSource) -> tuple[str, ...]:
     missing = sorted(report["missing_keys"])
-    note = f"not in the checkpoint, so random from seed {options.seed}: {some_of(missing, _SHOWN_KEYS)}"
+    note = f"not in the checkpoint, so random from seed {options.seed}: {some_of(missing)}"
     return (note,) if missing else ()
 
 

@@ -20,8 +20,8 @@ from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-import ml_dtypes
 import numpy as np
+import onnx
 
 from modelexport.errors import FileMalformed, FileUnreadable, shorten, some_of
 from modelexport.record.json_reading import parse_json, read_json
@@ -31,21 +31,24 @@ from modelexport.record.weight_recipe import StoredTensor
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"  # the index names the shards of a large model
 # Without a type that numpy has, a tensor cannot be read here.
 DTYPES: Mapping[str, np.dtype[Any]] = {
-    "F64": np.dtype(np.float64),
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "I64": np.dtype(np.int64),
-    "I32": np.dtype(np.int32),
-    "I16": np.dtype(np.int16),
-    "I8": np.dtype(np.int8),
-    "U64": np.dtype(np.uint64),
-    "U32": np.dtype(np.uint32),
-    "U16": np.dtype(np.uint16),
-    "U8": np.dtype(np.uint8),
-    "BOOL": np.dtype(np.bool_),
-    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    name: np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
+    for name, kind in (
+        ("F64", onnx.TensorProto.DOUBLE),
+        ("F32", onnx.TensorProto.FLOAT),
+        ("F16", onnx.TensorProto.FLOAT16),
+        ("BF16", onnx.TensorProto.BFLOAT16),
+        ("I64", onnx.TensorProto.INT64),
+        ("I32", onnx.TensorProto.INT32),
+        ("I16", onnx.TensorProto.INT16),
+        ("I8", onnx.TensorProto.INT8),
+        ("U64", onnx.TensorProto.UINT64),
+        ("U32", onnx.TensorProto.UINT32),
+        ("U16", onnx.TensorProto.UINT16),
+        ("U8", onnx.TensorProto.UINT8),
+        ("BOOL", onnx.TensorProto.BOOL),
+        ("F8_E4M3", onnx.TensorProto.FLOAT8E4M3FN),
+        ("F8_E5M2", onnx.TensorProto.FLOAT8E5M2),
+    )
 }
 _LENGTH_BYTES = 8
 _LONGEST_HEADER = 100_000_000  # bytes; what the format allows

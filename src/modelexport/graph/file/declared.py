@@ -27,7 +27,7 @@ from modelexport.graph.file.checkpoint import DTYPES, Checkpoint
 from modelexport.graph.file.filling import recipe_dtype, recipe_shape
 from modelexport.graph.file.reading import ModelFile, has_numbers
 from modelexport.graph.file.weights import clear_data
-from modelexport.record.weight_recipe import Constant, Recipe, StoredTensor, read_recipe, stored_tensors, write_recipe
+from modelexport.record.weight_recipe import FixedArray, Recipe, StoredTensor, read_recipe, stored_tensors, write_recipe
 
 WEIGHT_KEY = "pkg.modelexport.weight"
 _Opened = TypeVar("_Opened", bound=ModelFile)
@@ -108,7 +108,7 @@ def refer_to_checkpoint(file: _Opened, checkpoint: Checkpoint, path: Path) -> _O
 def _with_digests(recipe: Recipe, digests: dict[str, str]) -> Recipe:
     if isinstance(recipe, StoredTensor):
         return replace(recipe, digest=digests[recipe.name])
-    if isinstance(recipe, Constant):
+    if isinstance(recipe, FixedArray):
         return recipe
     return replace(recipe, operands=tuple(_with_digests(operand, digests) for operand in recipe.operands))
 

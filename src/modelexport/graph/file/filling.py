@@ -23,7 +23,7 @@ import numpy as np
 from modelexport.errors import ModelMismatch, shorten
 from modelexport.graph.file.checkpoint import DTYPES, Checkpoint, Region, as_bytes
 from modelexport.graph.file.weights import Part, delimited
-from modelexport.record.weight_recipe import Constant, Operation, Recipe, StoredTensor, stored_tensors
+from modelexport.record.weight_recipe import FixedArray, Operation, Recipe, StoredTensor, stored_tensors
 
 # Bytes of a result that are made at once: its operands and a copy of it are in memory as well.
 _PIECE = 1 << 26
@@ -164,7 +164,7 @@ class FilledWeight:
             array = self.checkpoint.read(self.checkpoint.tensors[recipe.name], region)
             # A recipe that was made of a configuration has the type of the model, and not of a checkpoint.
             return array.astype(DTYPES[recipe.dtype], copy=False)
-        if isinstance(recipe, Constant):
+        if isinstance(recipe, FixedArray):
             constant = np.frombuffer(recipe.content, DTYPES[recipe.dtype]).reshape(recipe.shape)
             return np.asarray(constant[region])
         return _STEPS[recipe.name](self._make, recipe, region)
