@@ -26,7 +26,7 @@ def save_llama(folder: Path, seed: int = 0, **options: Any) -> Path:
     import transformers
 
     builder: Any = transformers.LlamaForCausalLM
-    config = transformers.LlamaConfig(**SIZE, num_key_value_heads=2, vocab_size=400, **options)
+    config = transformers.LlamaConfig(**SIZE | {"num_key_value_heads": 2, "vocab_size": 400} | options)
     torch.manual_seed(seed)
     model: Any = perturbed(builder(config)).to(torch.bfloat16)
     model.save_pretrained(folder, max_shard_size="60KB")
