@@ -9,13 +9,12 @@ graph/file/checkpoint.py does it again, some rows at a time.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from modelexport.api.environment import Clock, Progress
 from modelexport.api.writing import ensure_apart, write_tagged
-from modelexport.errors import FileUnwritable, ModelMismatch, UserError, shorten
+from modelexport.errors import ModelMismatch, UserError, shorten
 from modelexport.graph.file.checkpoint import Checkpoint, open_checkpoint
 from modelexport.graph.file.declared import declared_weights, forget_recipe
 from modelexport.graph.file.filling import FilledWeight, find_weight
@@ -55,7 +54,6 @@ def fill(
     try:
         with clock.step("find weights"):
             weights = _find_weights(opened, checkpoint)
-        _ensure_room(target, weights)
         with clock.step("write"):
             filled = _with_weights(opened, weights)
             record = opened.related_record
@@ -99,16 +97,6 @@ def _ensure_same_content(recipe: Recipe, checkpoint: Checkpoint, seen: dict[str,
                 "file was exported from",
                 "Give that checkpoint, or export this one: constants of the graph may depend on its numbers.",
             )
-
-
-def _ensure_room(target: Path, weights: dict[str, FilledWeight]) -> None:
-    """A recipe of a few letters may ask for any number of bytes."""
-    needed, free = sum(weight.nbytes for weight in weights.values()), shutil.disk_usage(target.parent).free
-    if needed > free:
-        raise FileUnwritable(
-            f"cannot write {target}: its weights take {needed:,} bytes, and {free:,} are free",
-            "Free some space, or write to another disk.",
-        )
 
 
 def _with_weights(opened: TaggedFile, weights: dict[str, FilledWeight]) -> TaggedFile:

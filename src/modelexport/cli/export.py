@@ -96,6 +96,7 @@ def fill(file: Path, output: Path, report: cli.Report, **options: Any) -> int:
     metavar="NAME",
 )
 @cli.tagging_options
+@cli.memory_option
 @cli.force_option
 @cli.report_options("text", "json", to_file=False)
 def attach(file: Path, model: str | None, output: Path, report: cli.Report, **options: Any) -> int:
