@@ -39,8 +39,8 @@ LLAMA_70B = {
     "dtype": "float32",
 }
 NARROW = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
-# Two layers of this width are 2 GB in float32.
-TWO_GB = {"num_hidden_layers": 2, "vocab_size": 6144, "hidden_size": 6144, "intermediate_size": 16384}
+# One layer of this width is 2 GB in float32.
+TWO_GB = {"num_hidden_layers": 1, "vocab_size": 8192, "hidden_size": 6144, "intermediate_size": 16384}
 COLUMNS = ("what", "measured", "limit")
 _CHUNK = 1 << 20
 _MB, _GB = 1e6, 1e9
