@@ -73,10 +73,11 @@ def fill(
 
 def _find_weights(opened: TaggedFile, checkpoint: Checkpoint) -> dict[str, FilledWeight]:
     """By initializer. Raises UserError for a file that has nothing to fill."""
+    recipes = {tensor.name: recipe for tensor, recipe in declared_weights(opened.proto)}
+    weights = {name: find_weight(recipe, checkpoint, name) for name, recipe in recipes.items()}
+    # Last: of another model, names and shapes say more than numbers do.
     seen: dict[str, str] = {}
-    weights: dict[str, FilledWeight] = {}
-    for tensor, recipe in declared_weights(opened.proto):
-        weights[tensor.name] = find_weight(recipe, checkpoint, tensor.name)
+    for recipe in recipes.values():
         _ensure_same_content(recipe, checkpoint, seen)
     if not weights:
         raise UserError(
