@@ -21,6 +21,7 @@ from modelexport.errors import FileUnwritable, ModelExportError, UserError
 from modelexport.graph.file import external
 from modelexport.graph.file import weights as wire
 from modelexport.graph.file.atomic import Stage, StagedFile, ensure_writable, staging
+from modelexport.graph.file.mapped_memory import stay_within_limit
 from modelexport.graph.file.metadata import read_outline, sidecar_path
 from modelexport.graph.file.reading import FIRST_TAG, ModelFile, open_model, with_initializers
 from modelexport.graph.file.weights import Part, WeightData, attach, clear_data, data_inside, has_data, name_of_empty
@@ -265,6 +266,7 @@ def _stage_data(stage: Stage, file: DataFile, folder: Path) -> Path:
     for offset, block in file.blocks:
         stream.pad_to(offset)
         stream.write(block.raw())
+        stay_within_limit()
     return folder / file.location
 
 
@@ -287,3 +289,4 @@ def _spliced(layout: Layout) -> list[Part]:
 def _write_parts(file: StagedFile, parts: list[Part]) -> None:
     for part in parts:
         file.write(part if isinstance(part, memoryview) else part.raw())
+        stay_within_limit()
