@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 
 import pytest
@@ -162,21 +163,27 @@ class TestWorkers:
 
     def test_a_worker_that_is_killed_costs_nothing(self, tmp_path: Path) -> None:
         """The step runs again on the other one, and its process ends with the worker."""
+        psutil = pytest.importorskip("psutil")  # distributed needs it
         rows = faulty_row(tmp_path, "slow", "sleep") + '[[row]]\nname = "fine"\nfile = "a.onnx"\n'
         path = write_fleet(tmp_path, HEAD + rows)
         hold_first_start(tmp_path)
-        with scheduler(tmp_path) as (address, _), worker(tmp_path, address, "w1") as first:
-            import threading
+        mark = tmp_path / "mark"
 
-            def kill_when_running() -> None:
-                while not (tmp_path / "mark").exists():
-                    time.sleep(0.05)
-                os.kill(first, signal.SIGKILL)
+        def kill_when_running(*workers: int) -> None:
+            while not mark.exists() or not mark.read_text():
+                time.sleep(0.05)
+            callers = {caller.pid for caller in psutil.Process(int(mark.read_text())).parents()}
+            (busy,) = callers & set(workers)
+            os.kill(busy, signal.SIGKILL)
 
-            killer = threading.Thread(target=kill_when_running)
+        with (
+            scheduler(tmp_path) as (address, _),
+            worker(tmp_path, address, "w1") as first,
+            worker(tmp_path, address, "w2") as second,
+        ):
+            killer = Thread(target=kill_when_running, args=(first, second))
             killer.start()
-            with worker(tmp_path, address, "w2"):
-                result = fleet(path, FleetOptions(output=tmp_path / "out", cluster=address, trust=True))
+            result = fleet(path, FleetOptions(output=tmp_path / "out", cluster=address, trust=True))
             killer.join(60)
         assert {row.name: [str(step.status) for step in row.results] for row in result.rows} == {
             "slow": ["ok"],
@@ -222,7 +229,8 @@ def hold_first_start(folder: Path) -> None:
         "if os.environ.get('FLEET_FAULT') == 'sleep':\n"
         "    mark = os.environ['FLEET_MARK']\n"
         "    if not os.path.exists(mark):\n"
-        "        open(mark, 'w').close()\n"
+        "        with open(mark, 'w') as file:\n"
+        "            file.write(str(os.getpid()))\n"
         "        time.sleep(300)\n",
         encoding="utf-8",
     )

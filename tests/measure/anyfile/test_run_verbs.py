@@ -16,8 +16,8 @@ from measure.workers import Job
 from measure.anyfile import run_verbs
 from modelexport.cli.main import _VERBS
 
-# They need a model, or a file of ours.
-NEEDS_MODEL = {"export", "strategies"}
+# They need a model, or a list of models.
+NEEDS_MODEL = {"export", "strategies", "fleet"}
 
 
 @pytest.fixture
