@@ -9,7 +9,7 @@ Inside of the body of a Loop or a function, a node makes a value in each round: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -152,6 +152,19 @@ def with_successors(graph: Graph, keys: Collection[str]) -> frozenset[str]:
         if any(before.key in dependent for before in graph.predecessors(node)):
             dependent.add(node.key)
     return frozenset(dependent)
+
+
+def nodes_before(graph: Graph, values: Iterable[str], barriers: Container[str]) -> frozenset[str]:
+    """Keys of the nodes from which a way leads to one of these values, over no node whose key is a barrier.
+
+    A size is not a way: nothing is done with what it is asked of.
+    """
+    wanted, before = frozenset(values), set[str]()
+    for node in reversed(graph.running_order):
+        below = (near.key for near in graph.successors(node) if near.operator not in SHAPE_READERS)
+        if not wanted.isdisjoint(node.outputs) or any(key in before and key not in barriers for key in below):
+            before.add(node.key)
+    return frozenset(before)
 
 
 def nearest_proved_below(
