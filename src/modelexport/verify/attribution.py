@@ -45,6 +45,11 @@ _INSIDE = "lies inside the work of another module"
 _UNNAMED = "does the work of a module that is not named"
 _NO_PART = "credited to a module that had no part in it"
 
+_NOT_BETWEEN = "not between proved nodes of one module"
+_SAYS_NOTHING = "all that is made of it says nothing"
+# Neighbours do not tell so far: they may when more of them are proved.
+LEFT_TO_NEIGHBOURS = frozenset({_NOT_BETWEEN, _SAYS_NOTHING})
+
 _NOBODY: Frontier = frozenset()
 # Domains of operators whose results have channels in another order, and some more of them to fill up a block:
 # NCHWc, https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/core/optimizer/nchwc_transformer.cc
@@ -399,9 +404,9 @@ class AttributionProver:
             return Verdict.CONTRADICTED, "another module issued its value in this shape", evidence.passers
         if evidence.new and under and not owners & under and node.key not in self._open_ended:
             if not self._plainly_below[node.key]:
-                return Verdict.NOT_PROVABLE, "all that is made of it says nothing", under
+                return Verdict.NOT_PROVABLE, _SAYS_NOTHING, under
             return Verdict.CONTRADICTED, _INSIDE, under
-        return Verdict.NOT_PROVABLE, "not between proved nodes of one module", under
+        return Verdict.NOT_PROVABLE, _NOT_BETWEEN, under
 
 
 def name_fault(owners: Frontier, issued: Frontier, stack: Callable[[ModuleCall], tuple[ModuleCall, ...]]) -> Fault:
