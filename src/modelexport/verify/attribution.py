@@ -8,6 +8,12 @@ leads to the operator's result, so the nearest proved nodes tell whose it is (a 
     graph:  x ─► ReduceMean ─► Sub ─► … ─► Div ─► Mul ─► y     Mul is proved by y; all before it is enclosed:
                                                                every way down first meets a proved node of norm
 
+Evidence is asked in this order, and the first that tells decides. Values are asked here, the rest in verify/enclosure.py
+of what they leave open:
+
+    value       many different numbers: whoever issued them       several runs   few numbers, that agree in all of them
+    weights     the only module that reads them                   dataflow       what lies around: encloses, proves nothing
+
     PROVED        its owners issued its value            ENCLOSED      lies inside the work of its owners
     CONTRADICTED  values show that others did the work   NOT_PROVABLE  values do not tell, with the reason
 """

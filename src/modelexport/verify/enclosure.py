@@ -146,7 +146,8 @@ class ProofCompletion:
         if is_sole and not _share_module(owners, readers) and not series.are_hooked(owners | readers):
             return told(others=readers, reason=_WEIGHT_OF_OTHERS, is_refuted=True, is_sure=computed)
         # A fused node does the work of others, too; its value shows the last of them.
-        if said.issuers and owners.isdisjoint(said.issuers):
+        # Sizes are equal to those that others asked for, in any number of runs.
+        if owners.isdisjoint(said.issuers) and said.issuers and (said.is_strong or computed):
             # A range or a table may come up inside of an operator that the exporter broke down, and be the same as
             # that of another module: what is worked out from what the model is fed is not.
             is_sure = said.is_new and computed
