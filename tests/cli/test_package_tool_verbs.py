@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from tests.support.command_line import run
 from tests.support.packages import folder_content, package_path
@@ -95,6 +96,24 @@ def test_packages_are_relinked(package_path: Path, tmp_path: Path, capsys: Captu
         told = capsys.readouterr().err
         assert "Give two packages, or two files." in told
         assert all(str(path) in told for path in files)
+
+
+@pytest.mark.parametrize("location", ["/dev/stdin", "../weights.data", "a\0b"])
+def test_weights_outside_of_a_package_are_refused(
+    location: str, package_path: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    """A package without figures of its files, as other tools make them: what its files refer to is looked up."""
+    after = tmp_path / "after"
+    shutil.copytree(package_path, after)
+    model = onnx.load(after / "encoder_model.onnx")
+    weight = model.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value=location)
+    (after / "encoder_model.onnx").write_bytes(model.SerializeToString())
+    assert run("relink", package_path, after, "-o", tmp_path / "out") == 2
+    assert f"tensor {weight.name!r} has its data in {location!r}" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_tools_are_listed(capsys: Captured) -> None:

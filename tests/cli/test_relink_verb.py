@@ -23,6 +23,7 @@ from tests.support.spoiled_files import (
     evil_names,
     from_nowhere,
     metadata,
+    of_another_version,
     refused,
     returns_nothing,
     same_value_twice,
@@ -145,14 +146,14 @@ class TestFindings:
 class TestRecords:
     @pytest.mark.parametrize("alone", [True, False])
     def test_a_newer_record(self, folder: Path, capsys: Captured, alone: bool) -> None:
-        newer = changed(folder, metadata(RECORD_KEY, lambda value: value.replace("record-1:", "record-9:")))
+        newer = changed(folder, metadata(RECORD_KEY, of_another_version))
         files = [newer] if alone else [newer, folder / "bert.onnx"]
         text = refused(folder, capsys, "relink", *files, "-o", folder / "out.onnx")
         assert "schema 9" in text
         assert "Update modelexport" in text
 
     def test_a_newer_outline(self, folder: Path, capsys: Captured) -> None:
-        newer = changed(folder, metadata(OUTLINE_KEY, lambda value: value.replace("outline-1:", "outline-9:")))
+        newer = changed(folder, metadata(OUTLINE_KEY, of_another_version))
         assert "outline-9" in refused(folder, capsys, "relink", newer, "-o", folder / "out.onnx")
         assert run("relink", folder / "bert.onnx", newer) == 0
 

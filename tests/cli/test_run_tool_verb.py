@@ -22,6 +22,7 @@ from tests.support.spoiled_files import (
     contents,
     evil_names,
     metadata,
+    of_another_version,
     refused,
 )
 
@@ -411,7 +412,7 @@ class TestFiles:
 
     def test_what_cannot_be_used(self, folder: Path, capsys: Captured) -> None:
         (folder / "text.onnx").write_text("hello")
-        newer = changed(folder, metadata(RECORD_KEY, lambda value: value.replace("record-1:", "record-9:")), "new.onnx")
+        newer = changed(folder, metadata(RECORD_KEY, of_another_version), "new.onnx")
         for path, message in (
             (folder / "text.onnx", "is not an ONNX model"),
             (folder / "none.onnx", "no such file"),

@@ -61,6 +61,14 @@ def test_a_part_that_was_cut_out_is_that_part_alone() -> None:
     assert {link.confidence for link in lineage.nodes.values()} == {Confidence.EXACT}
 
 
+def test_so_is_one_that_ends_right_before_it() -> None:
+    """Little lies between what it returns and what the whole returned; but it is made as before."""
+    head = node("MatMul", "x w1", "m")
+    before = graph(head, node("Relu", "m", "r"), node("MatMul", "r w2", "y"), weights=tensors(w1=[1, 2], w2=[3, 4]))
+    lineage = trace_lineage(before, graph(head, outputs="m", weights=tensors(w1=[1, 2])))
+    assert (sources(lineage, "m"), lineage.nodes["m"].confidence) == (("m",), Confidence.EXACT)
+
+
 def test_two_nodes_that_swapped_their_names_are_known_by_their_weights() -> None:
     before = graph(
         node("MatMul", "x w1", "a"),

@@ -130,6 +130,30 @@ def test_a_sum_with_zero_that_is_gone_is_no_work_of_its_reader() -> None:
     assert sources(before, after, "scores") == {"p"}
 
 
+def test_a_product_that_adds_a_value_to_what_it_multiplies_is_one_with_a_weight() -> None:
+    """So the activation between two products of which one weight is not known belongs to the first of them."""
+    kernel, other = numbers(6, 16, 16, 1, 1), numbers(7, 16, 16, 1, 1)
+    before = graph(
+        node("Conv", "x w b", "c"),
+        node("Clip", "c", "d"),
+        node("Conv", "d v", "r"),
+        node("Add", "z r", "s"),
+        node("Tanh", "s", "y"),
+        inputs="x z",
+        weights=tensors(w=kernel, v=other, b=BIAS),
+    )
+    blocked = "com.microsoft.nchwc"
+    after = graph(
+        node("Conv", "x p b", "one", domain=blocked),
+        node("Conv", "one q o z", "two", domain=blocked),
+        node("Tanh", "two", "y"),
+        inputs="x z",
+        weights=tensors(p=numbers(8, 32, 16, 1, 1), q=numbers(9, 32, 32, 1, 1), b=BIAS, o=np.zeros(32, np.float32)),
+    )
+    assert sources(before, after, "one") == {"c", "d"}
+    assert sources(before, after, "two") == {"r", "s"}
+
+
 def test_what_varies_stands_for_no_constant() -> None:
     weights = tensors(half=np.float32(0.5), two=np.float32(2))
     before = graph(node("Mul", "x half", "h"), node("Pow", "x two", "p"), node("Sub", "h p", "y"), weights=weights)

@@ -9,6 +9,8 @@ import onnx
 import pytest
 from tests.support.command_line import run
 
+from modelexport.record.packed import PACKED_VERSION
+
 Captured = pytest.CaptureFixture[str]
 Change = Callable[[onnx.ModelProto], object]
 EVIL = "\x1b]0;evil\x07\u202e"
@@ -53,6 +55,13 @@ def metadata(key: str, change: Callable[[str], str | None]) -> Change:
             model.metadata_props.add(key=name, value=value)
 
     return apply
+
+
+def of_another_version(value: str) -> str:
+    """A packed record or outline as a later version of this package would mark its own."""
+    name, _, packed = value.partition(":")
+    assert name in (f"modelexport-record-{PACKED_VERSION}", f"modelexport-outline-{PACKED_VERSION}")
+    return f"{name.rpartition('-')[0]}-9:{packed}"
 
 
 def without_record(model: onnx.ModelProto) -> None:

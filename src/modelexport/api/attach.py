@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -23,17 +24,21 @@ from modelexport.api.environment import Clock, Progress, need_torch
 from modelexport.api.keywords import AttachKeywords
 from modelexport.api.opening import note_source, open_file
 from modelexport.api.options import ensure_known, parse_embedding, parse_tag_policy
-from modelexport.api.package import find_one_file
+from modelexport.api.package import find_one_file, refuse_for_folder
 from modelexport.api.prepare_file import fit_dtype, judge_prepared, prepare_for_file
 from modelexport.api.writing import write_tagged
 from modelexport.attribute.judge import AttributionResult, StrategyResult
 from modelexport.attribute.resolve import Agreement, agreement, disagreements
 from modelexport.attribute.strategies import ALL, NAMES
+from modelexport.capture.memory import running_within
 from modelexport.errors import UserError
+from modelexport.graph.file.mapped_memory import MemoryUse, limit_memory
+from modelexport.graph.file.reading import largest_weight, open_model
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
 from modelexport.graph.inference import ensure_inferable
 from modelexport.inspect.compare import Dispute, Score, Scores
+from modelexport.record.amounts import read_size
 from modelexport.record.model_source import ModelSource
 from modelexport.record.provenance import Provenance
 from modelexport.record.results.files import ExportResult
@@ -84,6 +89,7 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
     names: str = "torch",
     strip_exporter_metadata: bool = False,
     force: bool = False,
+    memory: int | str | None = None,
     progress: Progress | None = None,
 ) -> ExportResult | Package:
     """Tag an ONNX file that any tool made from `model`. Nothing but metadata, and names if asked for, is changed.
@@ -93,6 +99,7 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
     model     None: modules are what the file itself tells of, by metadata, names and structure; nothing is run, and
               keywords that are about a model are refused
     strategy  `all` asks every one of them, because none is known to suit a file of unknown making
+    memory    such as "4GB": model and file run in pieces, and give mapped weights back
     names     `hierarchical` renames nodes after their modules; the default leaves the names of the file
     The other keywords are those of `export`, and mean the same.
     """
@@ -107,12 +114,20 @@ def attach(  # noqa: PLR0913 - the keywords are the command line's options
     if Path(file).is_dir() and model is not None:
         from modelexport.api.attach_package import AttachOptions, attach_package
 
+        refuse_for_folder(file, "--memory", memory)
         return attach_package(Path(file), source, target, AttachOptions(strategy, policy, embedding, force), clock)
     ensure_model_target(target)
-    tagged, provenance, notes = _attribute_nodes(Path(file), source, strategy, clock)
-    with clock.step("write"):
-        written = write_tagged(tagged, replace(provenance, policy=policy), target, embedding)
-    return ExportResult(target, written.files, written.provenance, None, notes, clock.seconds)
+    with _running_within(read_size(memory, "--memory"), Path(file), source) as use:
+        tagged, provenance, notes = _attribute_nodes(Path(file), source, strategy, clock)
+        with clock.step("write"):
+            written = write_tagged(tagged, replace(provenance, policy=policy), target, embedding)
+    return ExportResult(target, written.files, written.provenance, None, (*notes, *use.notes), clock.seconds)
+
+
+def _running_within(limit: int | None, path: Path, source: ModelSource) -> AbstractContextManager[MemoryUse]:
+    largest = 0 if limit is None else largest_weight(open_model(path))
+    # Without a model nothing is run, and torch is not imported.
+    return limit_memory(limit, largest) if source.model is None else running_within(limit, largest)
 
 
 def _attribute_nodes(

@@ -27,7 +27,7 @@ from modelexport.api.options import (
     parse_tag_policy,
     parse_tolerance,
 )
-from modelexport.api.package import Package
+from modelexport.api.package import Package, refuse_for_folder
 from modelexport.attribute.strategies import NAMES
 from modelexport.errors import UserError
 from modelexport.graph.file.writing import ensure_model_target
@@ -120,9 +120,8 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     source = ModelSource(model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input)
     source = replace(source, input_specs=input_specs, static=static)
     clock = Clock(progress)
-    if path.suffix != ".onnx" and options.shard_size is not None:
-        raise UserError(f"--shard-size is for one file, and {output} is a folder", "Leave --shard-size out.")
     if path.suffix != ".onnx":
+        refuse_for_folder(path, "--shard-size", shard_size)
         return export_package(source, path, PackageOptions(options, target, force, exporter is None), clock)
     if target is not None:
         raise UserError(f"a target is a folder of files, and {output} is one file", "Give a folder as output.")

@@ -59,6 +59,8 @@ class _TaggingKeywords(TypedDict, total=False):
 class AttachKeywords(_SourceKeywords, _TaggingKeywords, total=False):
     """Those of `attach`."""
 
+    memory: int | str | None
+
 
 class ExportKeywords(_SourceKeywords, _TaggingKeywords, total=False):
     """Those of `export`, but for `target`, which decides what it returns."""
@@ -139,6 +141,7 @@ class VerifyKeywords(_SourceKeywords, total=False):
     as_deployed: bool
     proof: bool
     branches: bool
+    memory: int | str | None
 
 
 class ProfileKeywords(TypedDict, total=False):

@@ -73,6 +73,7 @@ class VerifyOptions:
     as_deployed  judge the graph that ONNX Runtime makes of the file
     proof        also prove attributions by values; needs a run that keeps every one of them
     branches     also search for inputs that take another path through the model
+    memory       bytes that the program is to take at most; then model and file run in pieces
     """
 
     source: ModelSource
@@ -81,6 +82,14 @@ class VerifyOptions:
     as_deployed: bool = False
     proof: bool = True
     branches: bool = True
+    memory: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.memory is not None and self.as_deployed:
+            raise UserError(
+                "--as-deployed has ONNX Runtime optimize the whole file at once, whatever --memory is",
+                "Leave one of them out.",
+            )
 
     @property
     def runs_often(self) -> bool:

@@ -185,6 +185,12 @@ def refuse_for_file(file: str | Path | Package, options: str, hint: str) -> User
     return UserError(f"{path} is one file, and {options} are about packages", hint)
 
 
+def refuse_for_folder(folder: str | Path | Package, option: str, value: object) -> None:
+    """UserError if an option was given that is about one file."""
+    if value is not None:
+        raise UserError(f"{option} is for one file, and {Path(folder)} is a folder", f"Leave {option} out.")
+
+
 def find_packages(left: str | Path | Package, right: str | Path | Package) -> tuple[Package, Package] | None:
     """Two packages; None if neither is one. One alone is an error."""
     packages = find_package(left), find_package(right)

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from modelexport.api.package import Component, Package, open_package
 from modelexport.errors import FileUnreadable, FileUnwritable, UserError
-from modelexport.graph.file.external import data_files
+from modelexport.graph.file.external import own_data_files
 from modelexport.graph.file.folder import copy_beside, staged_folder
 from modelexport.graph.file.metadata import sidecar_path
 from modelexport.graph.file.package import (
@@ -185,7 +185,7 @@ def find_target(package: Package) -> Contract:
 
 def list_data(model: ModelFile, path: Path, folder: Path) -> tuple[str, ...]:
     """Files with weights that a model refers to, relative to the folder of the package."""
-    return tuple(sorted(file.relative_to(folder).as_posix() for file in data_files(model.proto, path.parent)))
+    return tuple(sorted(file.relative_to(folder).as_posix() for file in own_data_files(model.proto, path.parent)))
 
 
 def describe_component(component: ComponentInfo, folder: Path) -> ComponentInfo:

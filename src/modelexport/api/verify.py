@@ -21,10 +21,14 @@ from modelexport.api.options import NEW_TOKENS, ChainOptions, VerifyOptions, par
 from modelexport.api.package import Package, find_package, refuse_for_file
 from modelexport.api.verify_file import link_files, verify_against_file
 from modelexport.api.verify_model import verify_against_model
+from modelexport.capture.memory import running_within
 from modelexport.errors import RuntimeFailed, UserError
+from modelexport.graph.file.mapped_memory import limit_memory
+from modelexport.graph.file.reading import largest_weight
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.inference import ensure_inferable
 from modelexport.graph.soundness import ensure_sound
+from modelexport.record.amounts import read_size
 from modelexport.record.model_source import ModelSource
 from modelexport.record.results.package_verification import PackageVerification
 from modelexport.record.results.verification import Verification
@@ -64,6 +68,7 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
     as_deployed: bool = False,
     proof: bool = True,
     branches: bool = True,
+    memory: int | str | None = None,
     task: str | None = None,
     dtype: str | None = None,
     device: str = "cpu",
@@ -85,6 +90,7 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
     samples  how many inputs to run on; the first is the given or made one, the others are drawn like it
     as_deployed  judge the graph that ONNX Runtime makes of the file, with all optimizations, in its place
     branches  also search for inputs that take another path through the model, and compare the outputs on them
+    memory  such as "4GB": model and file run in pieces, and give mapped weights back
     new_tokens, grid  of a package, as in `verify_package`
     """
     _ensure_reference(model, against, samples)
@@ -94,7 +100,7 @@ def verify(  # noqa: PLR0913 - the keywords are the command line's options
     source = ModelSource(
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
-    options = VerifyOptions(source, samples, tolerance, as_deployed, proof, branches)
+    options = VerifyOptions(source, samples, tolerance, as_deployed, proof, branches, read_size(memory, "--memory"))
     clock = Clock(progress)
     if (package := find_package(file)) is not None:
         from modelexport.api.verify_package import verify_opened_package
@@ -123,13 +129,13 @@ def _verify_file(
     ensure_inferable(tagged.proto, str(path))
     if against is None:
         ensure_record(tagged)
-        with _explaining_refusals(tagged):
+        with _explaining_refusals(tagged), running_within(options.memory, largest_weight(tagged)) as use:
             verification = verify_against_model(tagged, options, clock)
-        return replace(verification, notes=(*verification.notes, *tagged.key_notes))
+        return replace(verification, notes=(*verification.notes, *tagged.key_notes, *use.notes))
     files = link_files(tagged, open_tagged(Path(against)))
-    with _explaining_refusals(*files):
+    with _explaining_refusals(*files), limit_memory(options.memory, max(map(largest_weight, files))) as use:
         verification = verify_against_file(*files, options, clock)
-    return replace(verification, notes=(*verification.notes, *note_source(*files), *tagged.key_notes))
+    return replace(verification, notes=(*verification.notes, *note_source(*files), *tagged.key_notes, *use.notes))
 
 
 @contextmanager

@@ -24,9 +24,11 @@ from modelexport.api.value_comparison import (
     pair_outputs,
 )
 from modelexport.errors import ModelMismatch, RuntimeFailed, some_of
+from modelexport.graph.file.mapped_memory import resident_memory
 from modelexport.graph.file.reading import initializer_arrays
 from modelexport.graph.file.tagged_file import TaggedFile
 from modelexport.graph.types import dynamic_axes_of
+from modelexport.record.amounts import format_bytes
 from modelexport.record.hierarchy import ROOT, ModuleCall
 from modelexport.record.results.verification import (
     AttributionProof,
@@ -93,12 +95,12 @@ def verify_against_model(
             findings.append(replace(finding, seen={}))  # that was for the proof, and there may be many inputs
     verification = summarize_samples(file, runs.prepared.source, findings, options, clock)
     verification = replace(verification, parameters=parameters, proof=proof)
-    frozen, notes = _find_frozen(file, runs, verification, clock) if options.branches else ((), ())
+    frozen, notes = _find_frozen(file, runs, verification, clock, options.memory) if options.branches else ((), ())
     return replace(verification, frozen=frozen, notes=(*runs.notes, *verification.notes, *notes))
 
 
 def _find_frozen(
-    file: TaggedFile, runs: ModelRuns, verification: Verification, clock: Clock
+    file: TaggedFile, runs: ModelRuns, verification: Verification, clock: Clock, memory: int | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Where the file is right only for inputs like the samples, and notes; where it is wrong, no more is to be learnt.
 
@@ -111,6 +113,10 @@ def _find_frozen(
     )
     if wrong or verification.tolerance.min_sqnr is not None or runs.prepared.entry is not None:
         return (), ()
+    weights = sum(data.nbytes for data in file.weights.values())
+    if memory is not None and (resident_memory() or 0) + weights > memory:
+        whole = f"that takes the whole file, with {format_bytes(weights)} of weights, and memory is limited"
+        return (), (f"inputs of other branches were not searched for: {whole}",)
     names = dict(pair_outputs(file.graph.outputs, runs.first.outputs))
     checker = OutputChecker(file.path, runs.first, verification.tolerance, file.proto, names)
     notes: list[str] = []

@@ -18,7 +18,7 @@ from modelexport.api.environment import Clock, Progress, need_torch
 from modelexport.api.model_runs import overlap_notes
 from modelexport.api.opening import ensure_record
 from modelexport.api.options import NEW_TOKENS, ChainOptions, VerifyOptions, parse_tolerance
-from modelexport.api.package import Package, ensure_packages, find_package, open_files, open_package
+from modelexport.api.package import Package, ensure_packages, find_package, open_files, open_package, refuse_for_folder
 from modelexport.api.prepare_file import fit_dtype
 from modelexport.api.step_comparison import ComparedFile
 from modelexport.api.verify_chain import verify_chain
@@ -88,6 +88,7 @@ def verify_package(  # noqa: PLR0913 - the keywords are the command line's optio
 def verify_opened_package(
     package: Package, against: str | Path | Package | None, options: VerifyOptions, chain: ChainOptions, clock: Clock
 ) -> PackageVerification:
+    refuse_for_folder(package.folder, "--memory", options.memory)
     if (options.source.model is None) == (against is None):
         raise UserError(
             f"{package.folder} is verified against one thing: its model, or another package",

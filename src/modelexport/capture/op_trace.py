@@ -38,6 +38,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from modelexport.capture.arguments import fingerprint_tensor, storage_pointer, tensors_in
 from modelexport.capture.silence import quiet
+from modelexport.graph.file.mapped_memory import stay_within_limit
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.signals import Fingerprint, Trace, TracedOp
 
@@ -237,6 +238,7 @@ class _TensorNumbers:
         """A new number: the tensor was just made, or written into."""
         number = len(self.prints)
         self.prints.append(fingerprint_tensor(tensor))
+        stay_within_limit()
         reference = weakref.ref(tensor)
         self._known[id(tensor)] = (reference, number)
         self._sharing.setdefault(storage_pointer(tensor), []).append(reference)

@@ -34,7 +34,6 @@ from modelexport.capture.decisions import BOOL, NUMBER, SIZE, Decision, RunPath
 from modelexport.capture.export import TracedRun
 from modelexport.capture.hierarchy import run_model
 from modelexport.capture.isolation import EXPORT_LOCK, exportable_moe, root_cause
-from modelexport.capture.memory import release_mapped
 from modelexport.capture.onnxruntime.session import bind_inputs, open_session, run_session
 from modelexport.capture.rounding import measure_output_noise
 from modelexport.capture.silence import quiet
@@ -42,6 +41,7 @@ from modelexport.capture.variations import label_sizes, resize
 from modelexport.errors import InputError, RuntimeFailed
 from modelexport.graph.difference import adapt_tolerance, describe_tolerance, measure, settle_by_noise
 from modelexport.graph.file.external import data_files
+from modelexport.graph.file.mapped_memory import release_mapped
 from modelexport.graph.file.reading import open_model
 from modelexport.graph.missing_types import USE_FLOAT32, explain_missing_type
 from modelexport.graph.sample import sample

@@ -197,6 +197,8 @@ _NUMBERS: tuple[_Vary, ...] = (
     lambda tensor, _: tensor * 5,
     lambda tensor, _: torch.zeros_like(tensor) - _usual(tensor),
     lambda tensor, _: tensor * 0.2,
+    # As bytes of pictures and counts are, which some models scale.
+    lambda tensor, _: (10 * tensor / _usual(tensor)).round(),
 )
 
 

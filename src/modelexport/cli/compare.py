@@ -91,6 +91,7 @@ def diff(left: Path, right: Path, no_weights: bool, report: cli.Report, **option
 @click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; by the number format if not given.")
 @click.option("--min-sqnr", type=float, metavar="DB", help="Decibels that decide, in place of the tolerances.")
 @click.option("--as-deployed", is_flag=True, help="Judge the graph that ONNX Runtime really runs, optimized.")
+@cli.memory_option
 @click.option("--no-proof", is_flag=True, help="Compare numbers only; do not prove attributions.")
 @click.option("--no-branches", is_flag=True, help="Do not search for inputs that take another path through the model.")
 @click.option(

@@ -64,6 +64,7 @@ def export(model: str, output: Path, no_check: bool, report: cli.Report, **optio
     metavar="NAME",
 )
 @cli.tagging_options
+@cli.memory_option
 @cli.force_option
 @cli.report_options("text", "json", to_file=False)
 def attach(file: Path, model: str | None, output: Path, report: cli.Report, **options: Any) -> int:

@@ -4,6 +4,7 @@
     loading_options, repeated_options how the model is loaded and what it is fed; `made_input_options` where no model is
     export_options, tagging_options   how it is exported, and how its nodes are attributed and tagged
     force_option                      whether a package may be written into a folder that is not empty
+    memory_option                     how much memory running the model and a file may take
     target_option, embed_option       the file that is written, and how much goes into it; `file_option` for other files
     preset_option, samples_option     any option with a default that is shown; how many inputs are made
     tree_options                      how much of the module tree is shown
@@ -118,6 +119,11 @@ def preset_option(name: str, default: str | float, help_text: str, **settings: A
 
 def force_option(function: _Function) -> _Function:
     return click.option("--force", is_flag=True, help="For a package: write into a folder that is not empty.")(function)
+
+
+def memory_option(function: _Function) -> _Function:
+    text = "Take at most so much memory, 4GB, say: run model and file in pieces."
+    return click.option("--memory", metavar="SIZE", help=text)(function)
 
 
 def samples_option(default: int) -> Decorator[Any]:

@@ -109,7 +109,7 @@ def match_graphs(
     classes = ValueClasses(before), ValueClasses(after)
     matching = Matching(*classes, ConstantHints(*classes, sketches))
     names = NameHints(matching.before, matching.after, matching.operands.weights_differ)
-    interfaces = pair_io(matching.before, matching.after, names, same_outputs=same_outputs)
+    interfaces = pair_io(matching.anchors, names, same_outputs=same_outputs)
     for class_after, class_before in chain(interfaces, names.pairs()):
         matching.anchor(class_after, class_before, certain=True)
     matching.propagate()

@@ -17,7 +17,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from modelexport.graph.index import MAIN, Node
-from modelexport.graph.operators import family, is_passing, is_product
+from modelexport.graph.operators import family, is_passing, is_product, is_view
+from modelexport.lineage.anchors import Anchors
 from modelexport.lineage.value_classes import NO_CLASS, ValueClasses
 from modelexport.record.outline import Sketch, Sketches
 
@@ -289,28 +290,28 @@ def _one_sided_buckets(sketch: Sketch) -> Iterator[Hashable]:
                 yield sketch.sides, outermost > 0, place
 
 
-def pair_io(
-    before: ValueClasses, after: ValueClasses, names: NameHints, *, same_outputs: bool = False
-) -> Iterator[tuple[int, int]]:
+def pair_io(anchors: Anchors, names: NameHints, *, same_outputs: bool = False) -> Iterator[tuple[int, int]]:
     """Inputs and outputs of both graphs, and of functions that both have: by name, and by order where names are new.
 
     same_outputs  both return the same in the same order: their names, and the operators that make them, say nothing
     """
-    yield from _pair_values(before, after, names, before.graph.inputs, after.graph.inputs)
+    before, after = anchors.before, anchors.after
+    yield from _pair_values(anchors, names, before.graph.inputs, after.graph.inputs)
     returned_before, returned = before.graph.outputs, after.graph.outputs
     if same_outputs and len(returned) == len(returned_before):
         for value, origin in zip(returned, returned_before, strict=True):
             yield after.class_of.get(value, NO_CLASS), before.class_of.get(origin, NO_CLASS)
     else:
-        yield from _pair_values(before, after, names, returned_before, returned)
+        yield from _pair_values(anchors, names, returned_before, returned)
     for graph_id in after.graph.body_outputs:
         if graph_id in before.graph.body_outputs and graph_id != MAIN and graph_id not in after.graph.body_owner:
             yield from after.pair_interfaces(graph_id, before, graph_id)  # functions of one name
 
 
 def _pair_values(
-    before: ValueClasses, after: ValueClasses, names: NameHints, origins: Sequence[str], values: Sequence[str]
+    anchors: Anchors, names: NameHints, origins: Sequence[str], values: Sequence[str]
 ) -> Iterator[tuple[int, int]]:
+    before, after = anchors.before, anchors.after
     named = {value: names.class_named(value) for value in values}
     class_after = {value: after.class_of.get(value, NO_CLASS) for value in values}
     class_before = {origin: before.class_of.get(origin, NO_CLASS) for origin in origins}
@@ -321,12 +322,26 @@ def _pair_values(
         # A name that stood for an inner value before may stand for what is returned now, if little lay between.
         for value, origin in zip(values, origins, strict=True):
             near = before.walk_up(class_before[origin])
-            if origin in unnamed and value not in renamed and named[value] in near:
+            may_be = origin in unnamed and value not in renamed and named[value] in near
+            if may_be and not _is_cut_off(value, named[value], class_before[origin], anchors):
                 yield class_after[value], class_before[origin]
     if len(renamed) == len(unnamed):
         for value, origin in zip(renamed, unnamed, strict=True):
             if _may_be_same(after.graph.producers.get(value), before.graph.producers.get(origin)):
                 yield class_after[value], class_before[origin]
+
+
+def _is_cut_off(value: str, inner: int, returned: int, anchors: Anchors) -> bool:
+    """Whether a value after is made as the one of its name was, with the same constants: what came next is not in it.
+
+    before    x ──► MatMul(w) ──► m ──► Relu ──► r ──► MatMul(v) ──► y          after    x ──► MatMul(w) ──► m
+    """
+    producer = anchors.after.graph.producers.get(value)
+    origin = anchors.before.producers.get(inner)
+    if producer is None or origin is None or not anchors.is_same_work(producer, origin):
+        return False
+    between = anchors.before.nodes_between(inner, returned)
+    return not all(is_view(node) or anchors.before.is_neutral(node) for node in between)
 
 
 def _may_be_same(node: Node | None, origin: Node | None) -> bool:

@@ -328,8 +328,16 @@ _Kind = tuple[str, bool, int]
 
 
 def _kind_of(node: Node, classes: ValueClasses) -> _Kind:
+    factors = _find_factors(node, classes) if is_product(node) else ()
     varying = [class_id for class_id in classes.varying_inputs(node) if not classes.is_scale(class_id)]
-    return family(node.op_type), node.key in classes.graph.computed, len(varying) if is_product(node) else 0
+    return family(node.op_type), node.key in classes.graph.computed, sum(each in varying for each in factors)
+
+
+def _find_factors(node: Node, classes: ValueClasses) -> Sequence[int]:
+    """What a product multiplies: its first two inputs, the others are added (Gemm's C, the sum in ONNX Runtime's own
+    Conv). QLinear operators have scales between the two, and add constants alone."""
+    read = classes.inputs(node)
+    return read if node.op_type.startswith("QLinear") else read[:2]
 
 
 def _find_chains(

@@ -18,6 +18,7 @@ BYTES = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
     "tib": 1 << 40,
 }  # fmt: skip
+_UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB", "EB")
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-zµ]*)\s*")
 
 
@@ -39,3 +40,9 @@ def read_size(given: int | str | None, option: str, least: int = 1) -> int | Non
         smallest = f" of at least {least / 1e6:.3g} MB" if least > 1 else ""
         raise UserError(f"{option} is {given!r}, which is no size{smallest}", "Write it as 800MB, 2GB or 16GiB.")
     return math.ceil(size)
+
+
+def format_bytes(size: int) -> str:
+    """In units of 1000, with three digits: `4 bytes`, `12.4 GB`."""
+    power = min((len(str(abs(size))) - 1) // 3, len(_UNITS) - 1)
+    return f"{size / 1000**power:.3g} {_UNITS[power]}"

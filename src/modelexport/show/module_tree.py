@@ -156,13 +156,19 @@ def _grow(items: Sequence[Item], shown: Callable[[Item], Hashable], *, is_groupe
 
 def _siblings(last_first: Sequence[Branch[Item]], is_grouped: bool) -> tuple[Branch[Item], ...]:
     """In the order of the tree, and made one where they may be."""
-    siblings: list[Branch[Item]] = []
+    groups: list[list[Branch[Item]]] = []
     for branch in reversed(last_first):
-        if is_grouped and siblings and _continues(siblings[-1], branch):
-            siblings[-1] = replace(siblings[-1], names=siblings[-1].names + branch.names)
+        if is_grouped and groups and _continues(groups[-1][-1], branch):
+            groups[-1].append(branch)
         else:
-            siblings.append(branch)
-    return tuple(siblings)
+            groups.append([branch])
+    # Names at last, and not branch by branch: a model may have 100,000 layers.
+    return tuple(
+        replace(group[0], names=tuple(name for branch in group for name in branch.names))
+        if len(group) > 1
+        else group[0]
+        for group in groups
+    )
 
 
 def _continues(group: Branch[Item], branch: Branch[Item]) -> bool:

@@ -27,6 +27,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from modelexport.graph.algorithms import group_by_key
+from modelexport.graph.file.mapped_memory import stay_within_limit
 from modelexport.graph.file.reading import ModelFile, initializer_array
 from modelexport.graph.sample import Sample, sample
 from modelexport.record.hierarchy import Hierarchy, join
@@ -203,7 +204,10 @@ def _find_idle_zeros(tensors: Sequence[_ModelTensor], pairs: Mapping[str, Sequen
     """
     equal = {name for name, paired in pairs.items() if any(pair.relation is _Relation.EQUAL for pair in paired)}
     holders = {path for tensor in tensors if tensor.name in equal for path in tensor.holders}
-    return (tensor.name for tensor in tensors if tensor.holders & holders and not tensor.array.any())
+    for tensor in tensors:
+        if tensor.holders & holders and not tensor.array.any():
+            yield tensor.name
+        stay_within_limit()
 
 
 def _distinct_tensors(hierarchy: Hierarchy, parameters: Mapping[str, np.ndarray]) -> Iterator[_ModelTensor]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -8,8 +10,9 @@ from hypothesis import strategies as st
 
 from modelexport.graph.module_totals import ModuleAmounts
 from modelexport.inspect.analyze import ModuleFacts
+from modelexport.show.text import analysis as analysis_view
 from modelexport.show.text.analysis import module_rows
-from modelexport.show.text.console import bytes_text, count_text, operators_text, share_text
+from modelexport.show.text.console import as_text, bytes_text, count_text, operators_text, share_text
 
 
 def module(path: str, class_name: str = "Linear", nodes: int = 1) -> ModuleFacts:
@@ -143,3 +146,26 @@ def test_siblings_with_other_totals_are_not_one_row() -> None:
         ("3", 1, 45),
         ("[4-11]", 8, 0),
     ]
+
+
+def test_many_siblings_are_grouped_in_time_that_grows_with_them() -> None:
+    """A group that is made again with each sibling copies its names each time: 20,000 of them took four seconds."""
+    count = 20_000
+    before = time.process_time()
+    module_rows(tower(count // 10, 0))
+    one = time.process_time() - before
+    before = time.process_time()
+    rows = module_rows(tower(count, 0))
+    assert [(row.label, row.count) for row in rows] == [("", 1), ("layer", 1), (f"[0-{count - 1}]", count)]
+    assert time.process_time() - before < 40 * max(one, 0.02)
+
+
+def test_a_table_that_nobody_would_read_is_cut_and_says_so() -> None:
+    modules = (module(""), *(module(f"part_{number}") for number in range(5000)))
+    analysis = SimpleNamespace(modules=modules)
+    short = as_text([analysis_view._modules(analysis, detailed=False)]).splitlines()  # type: ignore[arg-type]
+    assert len(short) < 1100
+    assert short[-1].startswith("… 4,001 more")
+    full = as_text([analysis_view._modules(analysis, detailed=True)])  # type: ignore[arg-type]
+    assert all(f"part_{number} " in full for number in range(5000))
+    assert " more" not in full

@@ -30,9 +30,10 @@ import torch
 from torch import nn
 from torch.nn.modules import module as registration
 
-from modelexport.capture.memory import available_memory, format_bytes
+from modelexport.capture.memory import available_memory
 from modelexport.capture.silence import SharedSetting
 from modelexport.errors import ModelExportError, ModelUnloadable
+from modelexport.record.amounts import format_bytes
 
 # A second of building has about 1,400 modules. DeepSeek-V3, an expert a module, has 62,000; most models some hundred.
 _QUICKLY_BUILT, _MOST_MODULES = 4_000, 100_000

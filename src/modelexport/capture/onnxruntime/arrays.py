@@ -17,8 +17,9 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy
 
-from modelexport.capture.memory import ensure_fits, format_bytes
+from modelexport.capture.memory import ensure_fits
 from modelexport.errors import InputError, ModelExportError
+from modelexport.record.amounts import format_bytes
 from modelexport.record.regular_files import open_regular
 
 _SUFFIX = ".npy"

@@ -16,7 +16,6 @@ seen in the usual one (graph/nchwc.py), and how long a block is on this machine 
 
 from __future__ import annotations
 
-import ctypes
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,6 +28,7 @@ import onnx
 import onnx.parser
 
 from modelexport.errors import ExtraMissing, RuntimeFailed
+from modelexport.graph.file.mapped_memory import give_back_heap, room_for_weights, stay_within_limit
 from modelexport.graph.file.reading import (
     ModelFile,
     initializer_array,
@@ -51,16 +51,27 @@ class PiecePlanner:
     """
 
     def __init__(
-        self, wanted: Sequence[Sequence[str]], sizes: Mapping[str, int], *, room: int, first: int, longest: int
+        self,
+        wanted: Sequence[Sequence[str]],
+        sizes: Mapping[str, int],
+        *,
+        room: int,
+        first: int,
+        longest: int,
+        weights: Sequence[int] = (),
     ) -> None:
         """How the nodes of a graph are cut.
 
         wanted   the values of each node that are kept
         sizes    the bytes of those that are known
+        weights  the bytes that each node reads of the file, where they count as well
         first    nodes in the first piece if some are not; each that follows may have twice as many
         longest  nodes in any piece
         """
-        self._known = [sum(sizes.get(name, 0) for name in names) for names in wanted]
+        stored = weights or [0] * len(wanted)
+        self._known = [
+            sum(sizes.get(name, 0) for name in names) + read for names, read in zip(wanted, stored, strict=True)
+        ]
         self._unknown = [sum(name not in sizes for name in names) for names in wanted]
         self._largest = max(sizes.values(), default=0)
         self._room = room
@@ -156,7 +167,7 @@ class PiecewiseRun:
 
     def __init__(self, file: ModelFile, wanted: Collection[str] | None = None, *, often: bool = True) -> None:
         self._file = file
-        self._most_sessions = _MOST_SESSIONS if often else 0
+        self._most_sessions = _MOST_SESSIONS if often and room_for_weights() is None else 0
         self._wanted = None if wanted is None else frozenset(wanted)
         self._nodes = list(in_order(file.proto.graph.node))
         self._reads = [names_read(node) for node in self._nodes]
@@ -207,7 +218,8 @@ class PiecewiseRun:
             values.clear()  # what is not alive is freed before the next piece takes memory
             if passed > _GIVE_BACK_AFTER:
                 passed = 0
-                _malloc_trim()(0)
+                give_back_heap()
+            stay_within_limit()
             start = end
 
     def _revise(self, start: int, end: int, values: dict[str, Any], revise: PieceReviser) -> tuple[int, dict[str, Any]]:
@@ -246,7 +258,16 @@ class PiecewiseRun:
             began = time.perf_counter()
             wanted = [[name for name in node.output if self._is_wanted(name)] for node in self._nodes]
             sizes = value_sizes(self._file.proto, feed)
-            self._planner = PiecePlanner(wanted, sizes, room=_ROOM, first=_FIRST_PIECE, longest=_LONGEST_PIECE)
+            spare = room_for_weights()
+            weights = [] if spare is None else [self._weigh(names) for names in self._reads]
+            self._planner = PiecePlanner(
+                wanted,
+                sizes,
+                room=_ROOM if spare is None else spare,
+                first=_FIRST_PIECE,
+                longest=_LONGEST_PIECE,
+                weights=weights,
+            )
             self.building += time.perf_counter() - began
         return {name: _runtime().OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
 
@@ -297,6 +318,9 @@ class PiecewiseRun:
             ir_version=file.ir_version, opset_import=file.opset_import, functions=file.functions, graph=graph
         )
 
+    def _weigh(self, names: Iterable[str]) -> int:
+        return sum(self._file.weights[name].nbytes for name in names if self._is_weight(name))
+
     def _is_weight(self, name: str) -> bool:
         """Whether it is an initializer that is handed over as a value, instead of as a part of the piece."""
         tensor = self._initializers.get(name)
@@ -327,15 +351,6 @@ def _session(proto: onnx.ModelProto) -> Any:
     options.enable_cpu_mem_arena = False
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return runtime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-@cache
-def _malloc_trim() -> Callable[[int], object]:
-    """Gives what was freed back; else it stays in the heap: https://man7.org/linux/man-pages/man3/malloc_trim.3.html"""
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # not every system's C library has it
-        return lambda _pad: None
 
 
 def _runtime() -> Any:

@@ -139,9 +139,20 @@ def data_files(model: onnx.ModelProto, directory: Path) -> set[Path]:
     return {directory / entry.value for entry in entries if entry.key == "location" and "\0" not in entry.value}
 
 
+def own_data_files(model: onnx.ModelProto, directory: Path) -> set[Path]:
+    """The same of files that have to be in the folder of the model. Raises FileUnreadable for one that is not."""
+    by_location = {_read_location(tensor): tensor for tensor in filter(is_external, tensors(model))}
+    for tensor in by_location.values():
+        data_path(tensor, directory)
+    return {directory / location for location in by_location if location}
+
+
 def data_path(tensor: onnx.TensorProto, directory: Path | None) -> Path:
-    location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
-    return find_data_file(f"tensor {tensor.name!r}", directory, location)
+    return find_data_file(f"tensor {tensor.name!r}", directory, _read_location(tensor))
+
+
+def _read_location(tensor: onnx.TensorProto) -> str:
+    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
 
 
 def find_data_file(subject: str, directory: Path | None, location: str) -> Path:

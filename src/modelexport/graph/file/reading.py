@@ -32,6 +32,7 @@ from modelexport.graph.file import external
 from modelexport.graph.file import weights as wire
 from modelexport.graph.file.external import external_data, is_external, tensors
 from modelexport.graph.file.faults import ensure_text, ensure_wellformed
+from modelexport.graph.file.mapped_memory import stay_within_limit
 from modelexport.graph.file.weights import Part, WeightData, detach, has_data, storage_size
 from modelexport.graph.index import Graph, index_model
 from modelexport.record.regular_files import open_regular
@@ -177,6 +178,12 @@ def initializer_arrays(file: ModelFile) -> Iterator[tuple[str, np.ndarray]]:
     for tensor in file.proto.graph.initializer:
         if has_numbers(file, tensor):
             yield tensor.name, initializer_array(file, tensor)
+            stay_within_limit()
+
+
+def largest_weight(file: ModelFile) -> int:
+    """Bytes of the largest initializer."""
+    return max((data.nbytes for data in file.weights.values()), default=0)
 
 
 def has_numbers(file: ModelFile, tensor: onnx.TensorProto) -> bool:

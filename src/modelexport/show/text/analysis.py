@@ -34,6 +34,8 @@ from modelexport.inspect.analyze import Analysis, FileFacts, ModuleFacts, Tally,
 from modelexport.record.provenance import Confidence, NodeEntry, Origin, Provenance
 from modelexport.show.module_tree import GroupedRow, Item, grouped_rows
 from modelexport.show.text.console import (
+    MOST_ROWS,
+    add_rest,
     bytes_text,
     confidence_text,
     count_text,
@@ -43,6 +45,7 @@ from modelexport.show.text.console import (
     share_text,
     table,
 )
+from modelexport.show.text.table_layout import PlainTable
 
 if TYPE_CHECKING:
     from modelexport.inspect.query.answer import Answer
@@ -82,11 +85,13 @@ def _origin_text(file: FileFacts) -> str:
     return origin.source_text if file.has_record else f"no record: {origin.source_text}"
 
 
-def _modules(analysis: Analysis, detailed: bool) -> Table:
+def _modules(analysis: Analysis, detailed: bool) -> PlainTable:
     """Amounts are of a module with everything inside; operators are its own, or each would be listed at every level."""
     numbers = ("nodes", "params", "size")
     shown = table("Modules", "module", "class", *numbers, "own operators", right=numbers)
-    for row in module_rows(analysis.modules, most=0 if detailed else _FEW):
+    rows = module_rows(analysis.modules, most=0 if detailed else _FEW)
+    most = len(rows) if detailed else MOST_ROWS
+    for row in rows[:most]:
         module, own, total = row.item, row.item.own, row.item.total
         # Nodes that do the work of several modules inside of it are told apart.
         operators = operators_text(own.op_types) + (f" · {own.shared} shared" if own.shared else "")
@@ -98,6 +103,7 @@ def _modules(analysis: Analysis, detailed: bool) -> Table:
             bytes_text(total.bytes) if total.bytes else "",
             plain(operators, "dim"),
         )
+    add_rest(shown, len(rows) - most)
     return shown
 
 

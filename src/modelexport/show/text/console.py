@@ -228,6 +228,16 @@ def table(title: str, *columns: str, right: Collection[str] = ()) -> PlainTable:
     return built
 
 
+# Rows of a tree that anybody scrolls through: a model may have 100,000 modules side by side.
+MOST_ROWS = 1000
+
+
+def add_rest(shown: PlainTable, left: int) -> None:
+    """Say how many rows of a table are left out."""
+    if left > 0:
+        shown.add_row(plain(f"… {left:,} more (all with --format detailed)", "dim"))
+
+
 _WORDS = {
     # Steps of `Clock.step`; one without a line here is shown by its name.
     "load": "loading the model",

@@ -41,6 +41,8 @@ from modelexport.show.module_tree import grouped_rows, join_paths, path_pattern
 from modelexport.show.text.analysis import analysis_tables, module_label, query_names, query_table
 from modelexport.show.text.checks import comparison_tables, validation_tables
 from modelexport.show.text.console import (
+    MOST_ROWS,
+    add_rest,
     count_text,
     counted,
     flops_text,
@@ -52,6 +54,7 @@ from modelexport.show.text.console import (
 )
 from modelexport.show.text.cost_and_profile import cost_tables, node_tables, profile_tables, time_text
 from modelexport.show.text.diff import diff_summary
+from modelexport.show.text.table_layout import PlainTable
 
 _FEW = 40  # rows of the module table that can be read at once
 _Pair = TypeVar("_Pair", bound=HasVerdict)
@@ -94,11 +97,13 @@ def _components(analysis: PackageAnalysis) -> Table:
     return shown
 
 
-def _modules(analysis: PackageAnalysis, detailed: bool) -> Table:
+def _modules(analysis: PackageAnalysis, detailed: bool) -> PlainTable:
     """One column of nodes for each component; parameters are those of all files, each counted once."""
     names = [*analysis.components]
     shown = table("Modules (nodes by component)", "module", "class", *names, "params", right=(*names, "params"))
-    for row in grouped_rows(analysis.modules, _shown, 0 if detailed else _FEW):
+    rows = grouped_rows(analysis.modules, _shown, 0 if detailed else _FEW)
+    most = len(rows) if detailed else MOST_ROWS
+    for row in rows[:most]:
         module = row.item
         shown.add_row(
             module_label(row),
@@ -106,6 +111,7 @@ def _modules(analysis: PackageAnalysis, detailed: bool) -> Table:
             *(str(module.nodes.get(name, "")) for name in names),
             count_text(module.parameters) if module.parameters else "",
         )
+    add_rest(shown, len(rows) - most)
     return shown
 
 
