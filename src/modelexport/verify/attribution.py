@@ -8,11 +8,11 @@ leads to the operator's result, so the nearest proved nodes tell whose it is (a 
     graph:  x ─► ReduceMean ─► Sub ─► … ─► Div ─► Mul ─► y     Mul is proved by y; all before it is enclosed:
                                                                every way down first meets a proved node of norm
 
-Evidence is asked in this order, and the first that tells decides. Values are asked here, the rest in verify/enclosure.py
-of what they leave open:
+Evidence is asked in this order, for and against the owners; the first that tells decides. Values are asked here, and
+dataflow where it contradicts; verify/enclosure.py asks the rest of what is left open:
 
-    value       many different numbers: whoever issued them       several runs   few numbers, that agree in all of them
-    weights     the only module that reads them                   dataflow       what lies around: encloses, proves nothing
+    1 value         many different numbers     whoever issued them        3 several runs  few numbers that agree in all
+    2 weights       the only module that reads them                       4 dataflow      encloses, proves nothing
 
     PROVED        its owners issued its value            ENCLOSED      lies inside the work of its owners
     CONTRADICTED  values show that others did the work   NOT_PROVABLE  values do not tell, with the reason
@@ -20,7 +20,7 @@ of what they leave open:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from functools import cached_property
 from types import MappingProxyType
@@ -31,7 +31,7 @@ from modelexport.graph.protos import NCHWC
 from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
-from modelexport.record.results.verification import NOT_RUN, AttributionProof, Fault, NodeProof, ShownBy, Verdict
+from modelexport.record.results.verification import NOT_RUN, AttributionProof, NodeProof, ShownBy, Verdict
 from modelexport.record.signals import IssuedOp
 from modelexport.verify.contributors import Contributors
 from modelexport.verify.evidence import (
@@ -39,6 +39,7 @@ from modelexport.verify.evidence import (
     NodeEvidence,
     SeenValues,
     examine,
+    name_fault,
     nearest_proved_above,
     nearest_proved_below,
     nodes_before,
@@ -413,11 +414,3 @@ class AttributionProver:
                 return Verdict.NOT_PROVABLE, _SAYS_NOTHING, under
             return Verdict.CONTRADICTED, _INSIDE, under
         return Verdict.NOT_PROVABLE, _NOT_BETWEEN, under
-
-
-def name_fault(owners: Frontier, issued: Frontier, stack: Callable[[ModuleCall], tuple[ModuleCall, ...]]) -> Fault:
-    """How owners are wrong, where values point to others. stack: of a call, itself and those around it."""
-    if owners & issued:
-        return Fault.TOO_NARROW if owners <= issued else Fault.TOO_WIDE
-    callers = {caller for call in issued for caller in stack(call)}
-    return Fault.TOO_SHALLOW if owners <= callers else Fault.ANOTHER_MODULE

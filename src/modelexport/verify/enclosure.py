@@ -23,9 +23,10 @@ from functools import partial
 from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import NOT_RUN, AttributionProof, NodeProof, ShownBy, Verdict
-from modelexport.verify.attribution import LEFT_TO_NEIGHBOURS, name_fault
+from modelexport.verify.attribution import LEFT_TO_NEIGHBOURS
 from modelexport.verify.evidence import (
     Frontier,
+    name_fault,
     nearest_proved_above,
     nearest_proved_below,
     with_successors,

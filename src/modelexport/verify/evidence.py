@@ -16,7 +16,7 @@ from functools import cached_property
 from modelexport.graph.index import MAIN, SHAPE_READERS, Graph, Node
 from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.record.results.verification import NOT_RUN
+from modelexport.record.results.verification import NOT_RUN, Fault
 from modelexport.verify.witness import IssuedValue, OperatorSources
 
 Frontier = frozenset[ModuleCall]
@@ -242,3 +242,11 @@ def _why_silent(outputs: Sequence[Sample], sources: OperatorSources) -> str:
     if any(made.distinctive for made in outputs):
         return "hands on an input of the model"
     return "too few different numbers"
+
+
+def name_fault(owners: Frontier, issued: Frontier, stack: Callable[[ModuleCall], tuple[ModuleCall, ...]]) -> Fault:
+    """How owners are wrong, where values point to others. stack: of a call, itself and those around it."""
+    if owners & issued:
+        return Fault.TOO_NARROW if owners <= issued else Fault.TOO_WIDE
+    callers = {caller for call in issued for caller in stack(call)}
+    return Fault.TOO_SHALLOW if owners <= callers else Fault.ANOTHER_MODULE
