@@ -196,12 +196,12 @@ MEASURES = (
     ),
     Measure(
         "fleet",
-        "fleets: speed on one and two workers, seeded faults, resume of 10,000 rows, plans for many models",
-        "parts of the page (speed, faults, resume, plan) and rows of measure/corpus/models.toml",
+        "fleets: speed on one and two workers, time and memory, seeded faults, resume, plans for many models",
+        "parts of the page (speed, overhead, growth, faults, resume, plan) and rows of measure/corpus/models.toml",
         "docs/scale.md",
         "these parts, speed with these rows of the corpus",
         "measure.fleet.fleet_run:run_measure",
-        frozenset(),
+        frozenset({"page_only"}),
     ),
     Measure(
         "house",

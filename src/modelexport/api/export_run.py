@@ -30,6 +30,7 @@ from modelexport.attribute.judge import (
 )
 from modelexport.attribute.strategies import CATALOGUE, strategies_named
 from modelexport.errors import RuntimeFailed, UserError
+from modelexport.graph.file.atomic import ensure_room
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.tagged_file import open_tagged
 from modelexport.graph.file.writing import Storage
@@ -62,9 +63,11 @@ class ExportRun:
         The model is traced before it is exported: hooks are to see the plain forward on real tensors, and dynamo runs
         it on fake ones.
         """
-        from modelexport.capture.export import trace_model
+        from modelexport.capture.export import count_bytes, trace_model
 
         options = self.options
+        # Long before it is written: an export of many gigabytes takes hours.
+        ensure_room(self.path, count_bytes(self.prepared.module))
         with self.clock.step("trace"):
             run = trace_model(self.prepared.module, self.prepared.inputs)
         with self.clock.step("export"):

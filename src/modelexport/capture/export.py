@@ -98,6 +98,12 @@ def trace_model(model: torch.nn.Module, inputs: object) -> TracedRun:
     return TracedRun(model, arguments, observed.hierarchy, tensors, names, notes)
 
 
+def count_bytes(model: torch.nn.Module) -> int:
+    """What the weights take in a file; those that are nowhere (device meta) take nothing."""
+    held = (tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.device.type != "meta")
+    return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+
 def trace_prepared(prepared: PreparedModel) -> TracedRun:
     with _entered(prepared.module, prepared.entry):
         run = trace_model(prepared.module, prepared.inputs)

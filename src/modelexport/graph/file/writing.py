@@ -20,7 +20,7 @@ import onnx
 from modelexport.errors import FileUnwritable, ModelExportError, UserError
 from modelexport.graph.file import external
 from modelexport.graph.file import weights as wire
-from modelexport.graph.file.atomic import Stage, StagedFile, ensure_writable, staging
+from modelexport.graph.file.atomic import Stage, StagedFile, ensure_room, ensure_writable, staging
 from modelexport.graph.file.mapped_memory import stay_within_limit
 from modelexport.graph.file.metadata import read_outline, sidecar_path
 from modelexport.graph.file.reading import FIRST_TAG, ModelFile, open_model, with_initializers
@@ -43,6 +43,10 @@ class DataFile:
 
     location: str
     blocks: tuple[tuple[int, WeightData], ...]
+
+    @property
+    def nbytes(self) -> int:
+        return max((offset + data.nbytes for offset, data in self.blocks), default=0)
 
 
 @dataclass(frozen=True)
@@ -254,6 +258,7 @@ def stage_layout(stage: Stage, layout: Layout, path: Path) -> tuple[Path, ...]:
             f"{path.name} would be {wire.size_of(parts) / 1e9:.1f} GB; one ONNX file holds at most 2 GB",
             "Let the weights go into a data file beside the model (external data).",
         )
+    ensure_room(path, wire.size_of(parts) + sum(file.nbytes for file in layout.outside))
     # First, because a model must never be there before its data is.
     data = [_stage_data(stage, file, path.parent) for file in layout.outside]
     exchanged = any(file.exists() for file in data)
