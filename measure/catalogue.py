@@ -90,7 +90,7 @@ SECTIONS = (
     Section("deep_exports", "exports of 24 to 96 layers", "measure.bench.deep_exports:measure_deep_exports"),
     Section("structures", "models without weights", "measure.bench.structures:measure_structures"),
     Section("same_graphs", "graphs of the linear optimizer", "measure.bench.deep_exports:measure_same_graphs"),
-    Section("large_files", "memory that an export of 2 GB takes", "measure.bench.large_files:measure_large_files"),
+    Section("large_files", "memory that 2 GB of weights take", "measure.bench.large_files:measure_large_files"),
     Section("verify_cost", "time that verify takes", "measure.bench.verifying:measure_verify_cost"),
     Section("seeded_faults", "whether verify names the faulty module", "measure.bench.verifying:measure_seeded_faults"),
     Section("quantized", "int8 against float, in both directions", "measure.bench.verifying:measure_quantized"),
