@@ -229,6 +229,40 @@ def test_what_lies_between_two_modules_is_no_third_ones() -> None:
     assert answer(found["p"]) == (CONTRADICTED, "lies inside the work of another module", "a b")
 
 
+FEW = np.array([0.5, 1.5], np.float32)
+SUMMARY = (node("Sin", "x", "h"), node("Sub", "h k", "p"), node("ReduceMean", "p", "few"))
+
+
+def inside_of_b(proto: onnx.ModelProto, story: Story, owner: str, **seen: np.ndarray) -> Verdict:
+    """The verdict on `p`, which lies inside the work of b, or beside it."""
+    tags = {"h": "a", "p": owner, "few": "b", "s": "b", "e": "b", "y": "c"}
+    return judged(proto, {key: tags[key] for key in index_model(proto).by_key}, story, p=P, **seen)["p"].verdict
+
+
+def test_the_inside_of_an_operator_that_makes_a_few_numbers_is_its_modules() -> None:
+    """What follows, or nothing, does not tell whose it is; who had no part in what follows did not do it."""
+    story = Story(x=X).op("a", "x", h=H).op("b", "h", few=FEW)
+    last = model(*SUMMARY, weights=["k"])
+    assert inside_of_b(last, story, "b") is NOT_PROVABLE
+    before = model(*SUMMARY, node("Tan", "few", "y"), weights=["k"])
+    found = {owner: inside_of_b(before, story.op("c", "few", y=Y), owner) for owner in ("b", "a", "a.fc", ".")}
+    assert found == {"b": NOT_PROVABLE, "a": CONTRADICTED, "a.fc": CONTRADICTED, ".": CONTRADICTED}
+
+
+def test_what_two_results_are_made_of_may_be_the_work_of_either() -> None:
+    story = Story(x=X).op("a", "x", h=H).op("b", "h", few=FEW).op("c", "h", y=Y)
+    proto = model(*SUMMARY, node("Tan", "p", "y"), outputs="few y", weights=["k"])
+    assert [inside_of_b(proto, story, owner) for owner in "bc"] == [NOT_PROVABLE, ENCLOSED]
+
+
+def test_what_asks_for_the_size_of_a_value_does_no_work_on_it() -> None:
+    """Something broadcast, of which nothing but the size is read."""
+    nodes = (node("Shape", "p", "s"), node("Expand", "h s", "e"), node("Tan", "e", "y"))
+    story = Story(x=X).op("a", "x", h=H).op("c", "h", y=Y)
+    proto = model(*SUMMARY[:2], *nodes, weights=["k"])
+    assert inside_of_b(proto, story, "b", s=np.array([2, 12]), e=H) is NOT_PROVABLE
+
+
 def test_the_inside_of_an_operator_is_not_a_childs() -> None:
     found = judged(BROKEN_DOWN, {"p": "a.fc", "h": "a", "g": "b"}, RUN, p=P)
     assert answer(found["p"]) == (CONTRADICTED, "lies inside the work of another module", "a")

@@ -8,13 +8,19 @@ leads to the operator's result, so the nearest proved nodes tell whose it is (a 
     graph:  x ─► ReduceMean ─► Sub ─► … ─► Div ─► Mul ─► y     Mul is proved by y; all before it is enclosed:
                                                                every way down first meets a proved node of norm
 
+Evidence is asked in this order, for and against the owners; the first that tells decides. Values are asked here, and
+dataflow where it contradicts; verify/enclosure.py asks the rest of what is left open:
+
+    1 value         many different numbers     whoever issued them        3 several runs  few numbers that agree in all
+    2 weights       the only module that reads them                       4 dataflow      encloses, proves nothing
+
     PROVED        its owners issued its value            ENCLOSED      lies inside the work of its owners
     CONTRADICTED  values show that others did the work   NOT_PROVABLE  values do not tell, with the reason
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from functools import cached_property
 from types import MappingProxyType
@@ -25,7 +31,7 @@ from modelexport.graph.protos import NCHWC
 from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
-from modelexport.record.results.verification import NOT_RUN, AttributionProof, Fault, NodeProof, ShownBy, Verdict
+from modelexport.record.results.verification import NOT_RUN, AttributionProof, NodeProof, ShownBy, Verdict
 from modelexport.record.signals import IssuedOp
 from modelexport.verify.contributors import Contributors
 from modelexport.verify.evidence import (
@@ -33,8 +39,10 @@ from modelexport.verify.evidence import (
     NodeEvidence,
     SeenValues,
     examine,
+    name_fault,
     nearest_proved_above,
     nearest_proved_below,
+    nodes_before,
 )
 from modelexport.verify.witness import IssuedValue, OperatorSources
 
@@ -43,6 +51,11 @@ _Judgement = tuple[Verdict, str, Frontier]
 _INSIDE = "lies inside the work of another module"
 _UNNAMED = "does the work of a module that is not named"
 _NO_PART = "credited to a module that had no part in it"
+
+_NOT_BETWEEN = "not between proved nodes of one module"
+_SAYS_NOTHING = "all that is made of it says nothing"
+# Neighbours do not tell so far: they may when more of them are proved.
+LEFT_TO_NEIGHBOURS = frozenset({_NOT_BETWEEN, _SAYS_NOTHING})
 
 _NOBODY: Frontier = frozenset()
 # Domains of operators whose results have channels in another order, and some more of them to fill up a block:
@@ -274,7 +287,7 @@ class AttributionProver:
 
     def _is_bounded(self, node: Node, evidence: NodeEvidence) -> bool:
         """Whether all who had a part in a node's value are known, though the value itself does not tell."""
-        if node.key in self._values.random or node.domain in _OWN_LAYOUTS:
+        if node.key in self._values.random or node.domain in _OWN_LAYOUTS or node.key in self._open_ended:
             return False
         calls = self._contributors[node.key]
         if not evidence.silence:
@@ -353,17 +366,18 @@ class AttributionProver:
     @cached_property
     def _returned(self) -> frozenset[str]:
         """Keys of nodes in functions from which a way leads out over nothing that is proved: calls lie there."""
-        graph = self._graph
-        functions = [
-            graph_id for graph_id in graph.body_outputs if graph_id != MAIN and graph_id not in graph.body_owner
-        ]
-        values = {value for graph_id in functions for value in graph.body_outputs[graph_id]}
-        leading = set()
-        for node in reversed(graph.running_order):
-            below = (near.key for near in graph.successors(node))
-            if not values.isdisjoint(node.outputs) or any(key in leading and key not in self._proved for key in below):
-                leading.add(node.key)
-        return frozenset(leading)
+        bodies = self._graph.body_outputs
+        functions = [graph_id for graph_id in bodies if graph_id != MAIN and graph_id not in self._graph.body_owner]
+        return nodes_before(self._graph, {value for name in functions for value in bodies[name]}, self._proved)
+
+    @cached_property
+    def _open_ended(self) -> frozenset[str]:
+        """Keys of nodes from which a way leads to a result of the model over nothing that says whose it is.
+
+        x ─► Sub ─► Mul ─► ReduceMean ─► y: three numbers, the result of std. Who had a part in it is not known.
+        """
+        telling = {key for key, evidence in self._evidence.items() if evidence.issuers}
+        return nodes_before(self._graph, self._graph.outputs, telling) - telling
 
     def _judge_enclosed(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
         under, over = self._below[node.key], self._above[node.key]
@@ -375,9 +389,6 @@ class AttributionProver:
         if silence := evidence.silence or self._trouble or unclear:
             return Verdict.NOT_PROVABLE, silence, _NOBODY
         beside = self._fused_beside(node)
-        moved = evidence.idle or node.domain in _OWN_LAYOUTS
-        if not moved and not all(self._takes_part(owner, around | beside) for owner in owners):
-            return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", around
         if owners <= beside and not evidence.passers:
             return Verdict.NOT_PROVABLE, "beside a node that does the work of several modules", beside
         return self._judge_misplaced(node, owners, evidence, under)
@@ -398,22 +409,8 @@ class AttributionProver:
             return Verdict.NOT_PROVABLE, "kept in a layout of ONNX Runtime's own", under
         if evidence.passers and not evidence.idle:
             return Verdict.CONTRADICTED, "another module issued its value in this shape", evidence.passers
-        if evidence.new and under and not owners & under:
+        if evidence.new and under and not owners & under and node.key not in self._open_ended:
             if not self._plainly_below[node.key]:
-                return Verdict.NOT_PROVABLE, "all that is made of it says nothing", under
+                return Verdict.NOT_PROVABLE, _SAYS_NOTHING, under
             return Verdict.CONTRADICTED, _INSIDE, under
-        return Verdict.NOT_PROVABLE, "not between proved nodes of one module", under
-
-    def _takes_part(self, owner: ModuleCall, around: Frontier) -> bool:
-        """Whether it did any of the work around a node, called somebody who did, or was called by one who did."""
-        stack = self._provenance.hierarchy.stack
-        callers = {caller for call in around for caller in stack(call)}
-        return not around or owner in callers or not around.isdisjoint(stack(owner))
-
-
-def name_fault(owners: Frontier, issued: Frontier, stack: Callable[[ModuleCall], tuple[ModuleCall, ...]]) -> Fault:
-    """How owners are wrong, where values point to others. stack: of a call, itself and those around it."""
-    if owners & issued:
-        return Fault.TOO_NARROW if owners <= issued else Fault.TOO_WIDE
-    callers = {caller for call in issued for caller in stack(call)}
-    return Fault.TOO_SHALLOW if owners <= callers else Fault.ANOTHER_MODULE
+        return Verdict.NOT_PROVABLE, _NOT_BETWEEN, under

@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from modelexport.graph.algorithms import backward_slice
-from modelexport.graph.index import Graph, Node
+from modelexport.graph.index import SHAPE_READERS, Graph, Node
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
 from modelexport.verify.witness import OperatorSources
 
@@ -88,11 +88,13 @@ class Contributors:
         """By node key: the calls behind the first landmarks on every way down, and behind what is passed on the way.
 
         behind  of all nodes that say something; a view among them does not end a way
+
+        What asks for the size of a value does nothing with it: no way leads there.
         """
         nobody: Calls = frozenset()
         reached: dict[str, Calls] = {}
         for node in reversed(self._graph.running_order):
-            below = [near.key for near in self._graph.successors(node)]
+            below = [near.key for near in self._graph.successors(node) if near.operator not in SHAPE_READERS]
             farther = (reached.get(key, nobody) for key in below if key not in landmarks)
             reached[node.key] = nobody.union(*(behind.get(key, nobody) for key in below), *farther)
         return reached
