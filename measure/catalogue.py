@@ -88,6 +88,7 @@ SECTIONS = (
     Section("trace_memory", "memory that recording a run takes", "measure.bench.trace_memory:measure_trace_memory"),
     Section("export_overhead", "time that tags add to an export", "measure.bench.exports:measure_export_overhead"),
     Section("deep_exports", "exports of 24 to 96 layers", "measure.bench.deep_exports:measure_deep_exports"),
+    Section("structures", "models without weights", "measure.bench.structures:measure_structures"),
     Section("same_graphs", "graphs of the linear optimizer", "measure.bench.deep_exports:measure_same_graphs"),
     Section("large_files", "memory that 2 GB of weights take", "measure.bench.large_files:measure_large_files"),
     Section("verify_cost", "time that verify takes", "measure.bench.verifying:measure_verify_cost"),
