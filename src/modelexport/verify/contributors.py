@@ -20,7 +20,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import SHAPE_READERS, Graph, Node
+from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import Hierarchy, ModuleCall
+from modelexport.verify.evidence import NodeEvidence
 from modelexport.verify.witness import OperatorSources
 
 Calls = frozenset[ModuleCall]
@@ -83,6 +85,24 @@ class Contributors:
         """The calls that were given one of these values, or returned it."""
         calls = self._sources.calls
         return frozenset(call.call for call in calls if not {*call.inputs, *call.outputs}.isdisjoint(numbers))
+
+    def left_over(self, node: Node, constants: Mapping[str, Sample], evidence: Mapping[str, NodeEvidence]) -> Calls:
+        """The calls of operators that were broken in two: the first part made their value, the rest added nothing.
+
+        run:    x ─► addmm (dense; its bias is zero) ─► h ─► gelu (act) ─► g
+        graph:  x ─► MatMul ─► h ─► BiasGelu (dense, act; it reads the bias) ─► g
+        """
+        rest = [constants[name] for name in node.inputs if name in constants]
+        calls = set()
+        for maker in self._graph.predecessors(node) if rest else ():
+            done = [constants[name] for name in maker.inputs if name in constants]
+            left = [weight for weight in rest if not any(alike(weight, other) for other in done)]
+            calls |= {
+                value.op.call
+                for value in evidence[maker.key].issued
+                if any(self._sources.reads_all(value, [weight]) for weight in left)
+            }
+        return frozenset(calls)
 
     def around(self, behind: Mapping[str, Calls], landmarks: Collection[str]) -> Mapping[str, Calls]:
         """By node key: the calls behind the first landmarks on every way down, and behind what is passed on the way.
