@@ -645,6 +645,18 @@ def test_a_module_that_never_ran_is_inside_by_its_path() -> None:
     assert found["z|else_branch|u"].verdict is NOT_PROVABLE
 
 
+def test_a_module_that_ran_in_another_call_alone_is_inside_by_its_path() -> None:
+    """Of two calls of a, each takes another branch: a.fc ran in the second, and its operator is in the first, too."""
+    twice = tree({"": "Net", "a": "Block", "a.fc": "Linear", "b": "Block"}, "", "a", "b", "a", "a.fc")
+    story = Story(h=H, yes=np.array(True)).op("a", "h", s=P).op("a", "s", t=G).op("b", "t", y=Y).op("a#1", "y", z=X)
+    tags = {**TAGS, "z|then_branch|s": "a", "z|else_branch|u": "a.fc"}
+    for owner, verdict in (("a.fc", NOT_PROVABLE), ("b", CONTRADICTED)):
+        found = judged(CHOSEN, {**tags, "z|else_branch|u": owner}, story, "", (), twice, z=G, **TAKEN)
+        assert found["z|else_branch|u"].verdict is verdict
+    taken = judged(CHOSEN, {**tags, "z|then_branch|s": "a.fc"}, story, "", (), twice, z=G, **TAKEN)
+    assert taken["z|then_branch|s"].verdict is CONTRADICTED
+
+
 NESTED = model(
     node("If", "yes", "z", then_branch=body(node("If", "yes", "i", then_branch=INSIDE), outputs="i")),
     *(node("Neg", "z", "y"),),

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 
 from modelexport.graph.algorithms import backward_slice
@@ -343,7 +343,9 @@ class AttributionProver:
     def _judge_by_neighbours(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
         """By the nearest proved nodes above and below, where the node's own values do not decide."""
         around = self._owners_of_body(node)
-        if around and not any(self._provenance.hierarchy.ran_inside(owner, around) for owner in owners):
+        # What did not run is in no call: that of the module in another call, where it ran, is as good.
+        is_inside = partial(self._provenance.hierarchy.ran_inside, in_any_call=evidence.silence == NOT_RUN)
+        if around and not any(is_inside(owner, around) for owner in owners):
             return Verdict.CONTRADICTED, "inside a body that another module runs", around
         if node.key in self._returned or evidence.silence == NOT_RUN:
             return Verdict.NOT_PROVABLE, evidence.silence or "leads out of its function", _NOBODY
