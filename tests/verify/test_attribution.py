@@ -653,8 +653,9 @@ def test_a_module_that_ran_in_another_call_alone_is_inside_by_its_path() -> None
     for owner, verdict in (("a.fc", NOT_PROVABLE), ("b", CONTRADICTED)):
         found = judged(CHOSEN, {**tags, "z|else_branch|u": owner}, story, "", (), twice, z=G, **TAKEN)
         assert found["z|else_branch|u"].verdict is verdict
-    taken = judged(CHOSEN, {**tags, "z|then_branch|s": "a.fc"}, story, "", (), twice, z=G, **TAKEN)
-    assert taken["z|then_branch|s"].verdict is CONTRADICTED
+    few = {**TAKEN, "z|then_branch|s": np.array(2.5, np.float32)}
+    taken = judged(CHOSEN, {**tags, "z|then_branch|s": "a.fc"}, story, "", (), twice, z=G, **few)["z|then_branch|s"]
+    assert answer(taken) == (CONTRADICTED, "inside a body that another module runs", "a")
 
 
 NESTED = model(
