@@ -18,6 +18,7 @@ import contextlib
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -61,6 +62,15 @@ def run_alone(module: str, *arguments: str, environment: Mapping[str, str]) -> s
     command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
     variables = {**os.environ, **environment}
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables, cwd=ROOT).stdout
+
+
+def peak_memory() -> int:
+    """Linux passes the peak of the parent on in `getrusage`; /proc has that of this process alone."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import shutil
 import statistics
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from tests.support.fleets import faulty_row, write_fleet
@@ -16,6 +17,7 @@ from measure.corpus.rows import Row
 from measure.fleet.corpus_models import MODULE, callable_name
 from measure.fleet.runs import FleetRun, cluster, environment, known, run_fleet
 from measure.pages import Table
+from modelexport.fleet.attempt import RESULT
 from modelexport.fleet.bookkeeping import Bookkeeping
 from modelexport.fleet.coordinator import Coordinator, RunOptions
 from modelexport.fleet.manifest import read_plan
@@ -90,11 +92,15 @@ def measure_overhead(folder: Path) -> Table:
     manifest = write_fleet(folder, f"[fleet]\nsteps = {list(_READING)}\n{rows}".replace("'", '"'))
     run = run_fleet(manifest, folder / "out", "--jobs", "1")
     by_hand = sum(_busy_seconds_of(words, folder) for words in _command_lines(manifest, folder / "out"))
-    # One step at a time: what is neither their time nor that of the fleet's own processor is waiting.
-    results = run.results.values()
-    own = run.cpu_seconds - sum(result.cpu_seconds or 0.0 for result in results)
-    waiting = max(0.0, run.seconds - own - sum(result.seconds for result in results))
-    return compose_overhead(run.cpu_seconds / _SMALL_ROWS, by_hand / _SMALL_ROWS, waiting / _SMALL_ROWS)
+    waiting = _seconds_between(run, folder / "out") * len(_READING)
+    return compose_overhead(run.cpu_seconds / _SMALL_ROWS, by_hand / _SMALL_ROWS, waiting)
+
+
+def _seconds_between(run: FleetRun, output: Path) -> float:
+    """From the result of a step to the start of the next one, median; on one worker, nothing runs in between."""
+    ended = {key: (output / "rows" / "/".join(key) / RESULT).stat().st_mtime for key in run.results}
+    order = sorted(ended, key=ended.__getitem__)
+    return statistics.median(ended[key] - run.results[key].seconds - ended[before] for before, key in pairwise(order))
 
 
 def compose_overhead(busy: float, by_hand: float, waiting: float) -> Table:
@@ -105,7 +111,7 @@ def compose_overhead(busy: float, by_hand: float, waiting: float) -> Table:
         "on one worker, start and end of the run included; and the same command lines, one after the other by hand. "
         f"By the time of the processor, which other programs do not change much. At most {OVERHEAD} s."
     )
-    columns = ("CPU seconds of a row, fleet", "by hand", "seconds in which nothing is computed", "overhead of a row")
+    columns = ("CPU seconds of a row, fleet", "by hand", "seconds between its steps", "overhead of a row")
     cells = tuple(f"{seconds:.2f}" for seconds in (busy, by_hand, waiting, overhead))
     return Table("Overhead of a row", text, columns, (cells,), overhead <= OVERHEAD)
 

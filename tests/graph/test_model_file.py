@@ -284,6 +284,26 @@ def _sizes(files: Iterable[Path]) -> list[tuple[str, int]]:
     return [(path.name, path.stat().st_size) for path in files]
 
 
+def test_a_model_that_could_not_tell_is_away_while_its_data_is_exchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between two moves then leaves no model rather than one with the weights of another."""
+    path, replace, model_was_there = tmp_path / "m.onnx", Path.replace, dict[str, bool]()
+
+    def watching(self: Path, target: Path) -> Path:
+        model_was_there[Path(target).name] = path.exists()
+        return replace(self, target)
+
+    for value in (1.0, 2.0):
+        weight = numpy_helper.from_array(np.full(512, value, np.float32), "w")
+        model = helper.make_model(helper.make_graph([], "g", [], [], [weight]))
+        monkeypatch.setattr(Path, "replace", watching)
+        save_model(parse_model(model.SerializeToString()), path, external_data=True)
+        monkeypatch.undo()
+    assert model_was_there == {"m.onnx.data": False, "m.onnx": False}
+    assert numpy_helper.to_array(loaded(path).graph.initializer[0])[0] == 2.0
+
+
 def test_shards_have_at_most_the_size_unless_one_tensor_is_larger(tmp_path: Path) -> None:
     model = linear_model()  # its weight has 4,000 bytes
     for number, count in enumerate((1000, 1500, 3000, 500)):

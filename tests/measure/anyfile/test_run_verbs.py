@@ -18,7 +18,7 @@ from modelexport.cli.main import _VERBS
 
 # They need a model, or a file of ours.
 # `fleet` runs the other verbs, on models that a list names.
-NEEDS_MODEL = {"export", "strategies", "fleet"}
+NEEDS_MODEL = {"export", "fill", "strategies", "fleet"}
 
 
 @pytest.fixture

@@ -147,7 +147,11 @@ class TestFaults:
 @pytest.mark.parametrize(
     ("row", "chains", "fuses"),
     [
-        ("multi-head", ("ort:all", "int8", "onnxslim", "merge", "merge_copy+onnxslim", "int8+ort:all"), False),
+        (
+            "multi-head",
+            ("ort:all", "int8", "onnxslim", "merge", "merge_copy+onnxslim", "merge_shared+ort:all", "int8+ort:all"),
+            False,
+        ),
         ("folded-norms", ("ort:extended", "qdq", "onnxslim+fp16"), True),
     ],
 )

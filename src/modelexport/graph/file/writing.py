@@ -21,15 +21,27 @@ from modelexport.errors import FileUnwritable, ModelExportError, UserError
 from modelexport.graph.file import external
 from modelexport.graph.file import weights as wire
 from modelexport.graph.file.atomic import Stage, StagedFile, ensure_room, ensure_writable, staging
+from modelexport.graph.file.filling import FilledWeight
 from modelexport.graph.file.mapped_memory import stay_within_limit
 from modelexport.graph.file.metadata import read_outline, sidecar_path
 from modelexport.graph.file.reading import FIRST_TAG, ModelFile, open_model, with_initializers
-from modelexport.graph.file.weights import Part, WeightData, attach, clear_data, data_inside, has_data, name_of_empty
+from modelexport.graph.file.weights import (
+    Deferred,
+    Part,
+    WeightData,
+    attach,
+    clear_data,
+    data_inside,
+    has_data,
+    name_of_empty,
+)
 from modelexport.record.regular_files import open_regular
 
 PROTOBUF_LIMIT = 2**31 - 1
 # A file that is written just below the limit could not be given metadata any more.
 _COMFORTABLE = PROTOBUF_LIMIT - 2**26
+# Bytes of a data file that somebody asks for: one for every tensor would be of no use to anybody.
+LEAST_SHARD = 1_000_000
 _ALIGNMENT = 4096  # a page, so that runtimes can map a tensor
 
 
@@ -65,6 +77,15 @@ class Storage:
 
 
 STAYS = Storage()
+# Of weights in a model file ONNX Runtime makes two copies when it loads it; those in a file of their own it maps.
+OUTSIDE_ABOVE = 1_000_000_000
+
+
+def choose_storage(model: ModelFile, external_data: bool | None, shard_size: int | None) -> Storage:
+    """As it was asked for; else weights that runtimes had better map than read go into a file of their own."""
+    large = sum(data.nbytes for data in model.weights.values()) > OUTSIDE_ABOVE
+    outside = True if external_data is None and (large or shard_size) else external_data
+    return Storage(outside, shard_size=shard_size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,7 +291,7 @@ def _stage_data(stage: Stage, file: DataFile, folder: Path) -> Path:
     stream = stage.open(folder / file.location)
     for offset, block in file.blocks:
         stream.pad_to(offset)
-        stream.write(block.raw())
+        _write_pieces(stream, block)
         stay_within_limit()
     return folder / file.location
 
@@ -293,5 +314,14 @@ def _spliced(layout: Layout) -> list[Part]:
 
 def _write_parts(file: StagedFile, parts: list[Part]) -> None:
     for part in parts:
-        file.write(part if isinstance(part, memoryview) else part.raw())
+        if isinstance(part, memoryview):
+            file.write(part)
+        else:
+            _write_pieces(file, part)
         stay_within_limit()
+
+
+def _write_pieces(file: StagedFile, data: Deferred) -> None:
+    """What is made when it is written is never in memory as a whole."""
+    for piece in data.pieces() if isinstance(data, FilledWeight) else (data.raw(),):
+        file.write(piece)
