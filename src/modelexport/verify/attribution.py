@@ -33,8 +33,7 @@ from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
 from modelexport.record.results.verification import NOT_RUN, AttributionProof, NodeProof, ShownBy, Verdict
 from modelexport.record.signals import IssuedOp
-from modelexport.verify.bodies import BodyRunners
-from modelexport.verify.contributors import Contributors
+from modelexport.verify.contributors import BodyRunners, Contributors
 from modelexport.verify.evidence import (
     Frontier,
     NodeEvidence,
