@@ -198,7 +198,7 @@ MEASURES = (
     Measure(
         "fleet",
         "fleets: speed on one and two workers, time and memory, seeded faults, resume, plans for many models",
-        "parts of the page (speed, overhead, growth, faults, resume, plan) and rows of measure/corpus/models.toml",
+        "parts of the page (speed, waiting, overhead, growth, faults, …) and rows of measure/corpus/models.toml",
         "docs/scale.md",
         "these parts, speed with these rows of the corpus",
         "measure.fleet.fleet_run:run_measure",

@@ -21,13 +21,13 @@ from measure.fleet.faults import measure_faults
 from measure.fleet.resuming import measure_resume
 from measure.fleet.runs import known
 from measure.fleet.simulation import compose_plan
-from measure.fleet.speed import GROWTH, measure_growth, measure_overhead, measure_speed
+from measure.fleet.speed import GROWTH, measure_growth, measure_overhead, measure_speed, measure_waiting
 from measure.pages import MEASURED, Table, compose_blocks, fill_blocks, write_page, written_by
 from measure.workers import BUILD
 
 PAGE = MEASURED.parent / "scale.md"
 FOLDER = BUILD / "fleet"
-PARTS = ("speed", "overhead", "growth", "faults", "resume", "plan")
+PARTS = ("speed", "waiting", "overhead", "growth", "faults", "resume", "plan")
 # Made from run times that stay.
 _KEPT = {"growth", "plan"}
 
@@ -55,6 +55,8 @@ def measure_parts(
 ) -> Iterator[tuple[str, Table]]:
     if "speed" in parts:
         yield "speed", measure_speed(rows, FOLDER)
+    if "waiting" in parts:
+        yield "waiting", measure_waiting(FOLDER / "waiting")
     if "overhead" in parts:
         yield "overhead", measure_overhead(FOLDER / "overhead")
     if "growth" in parts:
