@@ -189,13 +189,13 @@ def _ancestor_masks(graph: Graph) -> Mapping[str, int]:
 
 
 class BodyRunners:
-    """The modules that can run the bodies of one graph: in whose call an If, Loop or Scan stands, as far as values tell.
+    """The modules that can run the bodies of one graph: in whose call an If, Loop or Scan stands.
 
         def forward(self, x):                            issued inside     yes.fc, yes
             return cond(x.sum() > 0, self.yes, self.no)  issued outside    the module itself: sum
 
-    The runner called all that was issued inside. So it is their innermost common caller, or a module around that one; but
-    no module around one that did something outside of the body, because the body lies inside of its call:
+    The runner called all that was issued inside. So it is their innermost common caller, or a module around that one;
+    but no module around one that did something outside of the body, because the body lies inside of its call:
 
         common caller    yes   all that it did is inside ─► it may be called there, or run the body
         its caller       the module itself: it did something outside ─► it is the outermost that can run the body
