@@ -22,18 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import MAIN, Node
 from modelexport.graph.protos import NCHWC
-from modelexport.graph.sample import Sample, alike
+from modelexport.graph.sample import Sample
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
 from modelexport.record.results.verification import NOT_RUN, AttributionProof, NodeProof, ShownBy, Verdict
 from modelexport.record.signals import IssuedOp
-from modelexport.verify.contributors import Contributors
+from modelexport.verify.contributors import BodyRunners, Contributors
 from modelexport.verify.evidence import (
     Frontier,
     NodeEvidence,
@@ -50,6 +50,7 @@ _Judgement = tuple[Verdict, str, Frontier]
 
 _INSIDE = "lies inside the work of another module"
 _UNNAMED = "does the work of a module that is not named"
+_RUNS = "another module runs its body"
 _NO_PART = "credited to a module that had no part in it"
 
 _NOT_BETWEEN = "not between proved nodes of one module"
@@ -88,6 +89,7 @@ class AttributionProver:
         self._values, self._graph, self._provenance, self._sources = values, graph, provenance, sources
         self._trouble, self._constants = trouble, constants
         self._evidence = {node.key: examine(node, values, sources) for node in graph.nodes}
+        self._runners = BodyRunners(values, provenance.hierarchy, sources, self._evidence)
         self._proved = {key: evidence.issuers for key, evidence in self._evidence.items() if evidence.is_landmark}
         self._below = nearest_proved_below(graph, self._proved)
         self._above = nearest_proved_above(graph, self._proved)
@@ -197,10 +199,8 @@ class AttributionProver:
         if not owners:
             return Verdict.UNATTRIBUTED, attribution.reason, _NOBODY
         evidence = self._evidence[node.key]
-        if around := self._around_body(node, owners, evidence.issuers):
-            if strangers := self._strangers(node, owners - around):
-                return Verdict.CONTRADICTED, _NO_PART, owners - strangers
-            return Verdict.PROVED, "", evidence.issuers
+        if judged := self._judge_runner(node, owners, evidence):
+            return judged
         if owners & evidence.issuers:
             return self._judge_proved(node, owners, evidence)
         packed = self._judge_packed(node, owners, evidence)
@@ -235,14 +235,28 @@ class AttributionProver:
                 return (Verdict.PROVED, "", parts) if is_certain else few
         return None
 
-    def _around_body(self, node: Node, owners: Frontier, issuers: Frontier) -> Frontier:
-        """Of a node that runs a body: its owners in whose calls its value was issued. It does all their work."""
-        if node.function not in self._graph.body_outputs and node.key not in self._graph.subgraphs:
-            return _NOBODY
-        hierarchy, outer = self._provenance.hierarchy, self._owners_of_body(node)
-        callers = owners & {caller for call in issuers for caller in hierarchy.stack(call)}
+    def _judge_runner(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement | None:
+        """A node that runs a body or a function: it does the work of all that is called there. None for others."""
+        is_holder, hierarchy = node.key in self._graph.subgraphs, self._provenance.hierarchy
+        if not is_holder and node.function not in self._graph.body_outputs:
+            return None
+        runners = self._runners.of(node) if is_holder else ()
+        if runners and not any(call.path in self._sources.hooked for call in {*runners, *owners}):
+            # It runs once, in one call.
+            right = [call for call in runners if call in owners][:1]
+            if owners != frozenset(right):
+                return Verdict.CONTRADICTED, _RUNS, frozenset(right or runners[:1])
+            is_certain = len(runners) == 1 or owners == evidence.issuers
+            return Verdict.PROVED if is_certain else Verdict.ENCLOSED, "", owners
+        if is_holder and not self._runners.has_counterparts(node):
+            return None
+        callers = owners & {caller for call in evidence.issuers for caller in hierarchy.stack(call)}
         # A body inside of a body is nobody's who calls the module that runs the outer one.
-        return frozenset(caller for caller in callers if not outer or hierarchy.ran_inside(caller, outer))
+        outer = self._owners_of_body(node)
+        callers = frozenset(caller for caller in callers if not outer or hierarchy.ran_inside(caller, outer))
+        if callers and (strangers := self._strangers(node, owners - callers)):
+            return Verdict.CONTRADICTED, _NO_PART, owners - strangers
+        return (Verdict.PROVED, "", evidence.issuers) if callers else None
 
     def _is_hooks_work(self, owners: Frontier, issuers: Frontier) -> bool:
         """Whether one of them called the other, which has hooks."""
@@ -268,10 +282,10 @@ class AttributionProver:
             by_neighbours = self._judge_by_neighbours(node, owners, evidence)
             unclear = (Verdict.NOT_PROVABLE, "several modules made the same", evidence.makers)
             return by_neighbours if by_neighbours[0] is Verdict.ENCLOSED else unclear
-        shown = worked | evidence.makers | evidence.passers
+        shown = worked | evidence.makers
         if not owners <= shown:
             absorbed = self._slices.absorbed_by(node, [value.number for value in issued if value.new])
-            shown |= absorbed | self._left_over(node)
+            shown |= absorbed | self._slices.left_over(node, self._constants, self._evidence)
         return self._judge_extra_owners(owners, evidence, shown)
 
     def _worked(self, issued: Iterable[IssuedValue]) -> Frontier:
@@ -310,26 +324,8 @@ class AttributionProver:
         strangers = {owner for owner in owners - contributors if owner.path not in paths}
         if self._evidence[node.key].idle:
             strangers &= self._busy
-        strangers -= self._left_over(node) if strangers else _NOBODY
+        strangers -= self._slices.left_over(node, self._constants, self._evidence) if strangers else _NOBODY
         return frozenset(owner for owner in strangers if owner.path not in self._sources.hooked)
-
-    def _left_over(self, node: Node) -> Frontier:
-        """The calls of operators that were broken in two: the first part made their value, the rest added nothing.
-
-        run:    x ─► addmm (dense; its bias is zero) ─► h ─► gelu (act) ─► g
-        graph:  x ─► MatMul ─► h ─► BiasGelu (dense, act; it reads the bias) ─► g
-        """
-        rest = [self._constants[name] for name in node.inputs if name in self._constants]
-        calls = set()
-        for maker in self._graph.predecessors(node) if rest else ():
-            done = [self._constants[name] for name in maker.inputs if name in self._constants]
-            left = [weight for weight in rest if not any(alike(weight, other) for other in done)]
-            calls |= {
-                value.op.call
-                for value in self._evidence[maker.key].issued
-                if any(self._sources.reads_all(value, [weight]) for weight in left)
-            }
-        return frozenset(calls)
 
     def _credited_above(self, node: Node) -> Frontier:
         """The owners of the nodes between this one and what is known."""
@@ -346,7 +342,9 @@ class AttributionProver:
     def _judge_by_neighbours(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
         """By the nearest proved nodes above and below, where the node's own values do not decide."""
         around = self._owners_of_body(node)
-        if around and not any(self._provenance.hierarchy.ran_inside(owner, around) for owner in owners):
+        # What did not run is in no call: that of the module in another call, where it ran, is as good.
+        is_inside = partial(self._provenance.hierarchy.ran_inside, in_any_call=evidence.silence == NOT_RUN)
+        if around and not any(is_inside(owner, around) for owner in owners):
             return Verdict.CONTRADICTED, "inside a body that another module runs", around
         if node.key in self._returned or evidence.silence == NOT_RUN:
             return Verdict.NOT_PROVABLE, evidence.silence or "leads out of its function", _NOBODY

@@ -140,8 +140,9 @@ class ProofCompletion:
             return told(shown_by=ShownBy.WEIGHTS)
         if said.issuers and said.issuers == owners:
             return told(shown_by=ShownBy.SERIES)
-        # What is passed on as it is was issued by its maker, and need not be by whoever passes it on.
-        if likely or idle:
+        # What is passed on as it is was issued by its maker, and need not be by whoever passes it on. Who runs a body
+        # need not have issued what it returns.
+        if likely or idle or node.key in self._graph.subgraphs or node.function in self._graph.body_outputs:
             return told(is_open=not readers or owners <= readers)
         computed = node.key in self._graph.computed
         if is_sole and not _share_module(owners, readers) and not series.are_hooked(owners | readers):
