@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from measure.catalogue import SECTIONS, Options, load_function
+from measure.job import Breakdown, Job, serve
 from measure.pages import (
     MEASURED,
     Table,
@@ -23,7 +24,7 @@ from measure.pages import (
     written_by,
 )
 from measure.results import TaskFolder
-from measure.workers import BUILD, Breakdown, Job, Measurement, Workers, module_command, serve
+from measure.workers import BUILD, Measurement, Workers, module_command
 
 BENCH_PAGE = MEASURED / "measured.md"
 STRATEGIES_PAGE = MEASURED / "strategies.md"

@@ -6,78 +6,55 @@ each; if it breaks down, the running task is lost and another worker goes on beh
     worker 1   ort:all ✓   int8 ✗ killed by SIGSEGV
     worker 2                          qdq ✓   fp16 ✓
 
-Processes and pool are those of `modelexport fleet`: a worker that ends takes all that it has started with it, and all
-workers end with the measurement.
+Jobs are rows of a fleet (`modelexport fleet`), each with one step (`job.py`), which starts the workers of its job.
+
+    build/measure/lineage/bert-dynamo/      what its workers write: a result of each task, files, log.txt
+    build/measure/lineage/rows/bert-dynamo/ what the fleet knows of it; results.jsonl has all jobs
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from measure.job import BREAKDOWN, ROOT, Breakdown, Job, Supervisor
 from measure.results import Storable, TaskFolder
-from modelexport.fleet.pool import Pool
-from modelexport.fleet.process import Cause, Limits, ProcessSpec, run_process
+from modelexport.fleet.bookkeeping import Bookkeeping, locked_folder
+from modelexport.fleet.coordinator import Coordinator, LocalBackend, RunOptions
+from modelexport.fleet.fleet_plan import Plan, Row, Step, safe_name
+from modelexport.record.results.fleet import StepStatus
+from modelexport.show.text.fleet import watched_fleet
 
-ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "measure"
+
+_STEP, _MODULE = "measure", "measure.job"
 
 Result = TypeVar("Result", bound=Storable)
 
-
-@dataclass(frozen=True)
-class Job:
-    """What one worker does: tasks, one after the other, with a subject, such as a row of the corpus and an exporter."""
-
-    subject: tuple[str, ...]
-    tasks: tuple[str, ...]
-
-    @property
-    def label(self) -> str:
-        return ", ".join(self.subject)
-
-
-@dataclass(frozen=True)
-class Breakdown:
-    """How a worker ended that did not finish: `timed_out` if it was cut off, else the `cause`."""
-
-    cause: str
-    timed_out: bool = False
-
-
-class Interrupted(RuntimeError):
-    """The measurement ends before a worker did."""
-
-
-Command = Callable[[Job, Path, Sequence[str]], Sequence[str]]
-Perform = Callable[[Job, TaskFolder], None]
+# The command line of a worker, to which the tasks are added that are left.
+Command = Callable[[Job, Path], Sequence[str]]
 
 
 def module_command(module: str) -> Command:
     """The command of workers that run a module whose main program is `serve`."""
 
-    def command(job: Job, folder: Path, tasks: Sequence[str]) -> Sequence[str]:
-        return sys.executable, "-W", "ignore", "-m", module, str(folder), ",".join(job.subject), *tasks
+    def command(job: Job, folder: Path) -> Sequence[str]:
+        return sys.executable, "-W", "ignore", "-m", module, str(folder), ",".join(job.subject)
 
     return command
-
-
-def serve(perform: Perform) -> None:
-    """Do what the command line says: `python -m MODULE FOLDER SUBJECT,… TASK…`."""
-    folder, subject, *tasks = sys.argv[1:]
-    perform(Job(tuple(subject.split(",")), tuple(tasks)), TaskFolder(Path(folder).absolute()))
 
 
 def run_alone(module: str, *arguments: str, environment: Mapping[str, str]) -> str:
@@ -85,6 +62,15 @@ def run_alone(module: str, *arguments: str, environment: Mapping[str, str]) -> s
     command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
     variables = {**os.environ, **environment}
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables, cwd=ROOT).stdout
+
+
+def peak_memory() -> int:
+    """Linux passes the peak of the parent on in `getrusage`; /proc has that of this process alone."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
 
 
 @dataclass(frozen=True)
@@ -96,7 +82,7 @@ class Measurement(Generic[Result]):
     lost         the result of a task that brought its worker down
     accountable  whether all that happens in a worker is the fault of its first task. If not, only what happens while a
                  task is marked as running is; else the measurement itself is wrong, and that is raised
-    timed        whether workers are timed: they get all cores, and what they say goes to the console
+    timed        whether workers are timed: then each of them gets all cores
     """
 
     command: Command
@@ -108,84 +94,73 @@ class Measurement(Generic[Result]):
 
 @dataclass(frozen=True)
 class Workers(Generic[Result]):
-    """A pool: where results are kept, how many workers run at a time, and for how many seconds a task may run."""
+    """Where results are kept, how many workers run at a time, and for how many seconds a task may run."""
 
     measurement: Measurement[Result]
     folder: Path
     jobs: int = 2
     limit: float = 300
-    stop: threading.Event = field(default_factory=threading.Event, compare=False)
 
-    def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Result]]]:
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, list[Result]]]:
         """Results of each job, as they come in. A task that has a result in the folder is not run again."""
-        with Pool[Job, list[Result]](self.jobs, self.stop) as pool:
-            yield from pool.run(jobs, self.run_job)
+        by_row = {safe_name("-".join(job.subject)): job for job in jobs}
+        left = []
+        for name, job in by_row.items():
+            if TaskFolder(self._folder_of(job)).unfinished(job.tasks):
+                left.append(name)
+            else:
+                yield job, self._read_results(job)
+        if not left:
+            return
+        with locked_folder(self.folder), watched_fleet(quiet=False) as listener:
+            books = Bookkeeping(self.folder)
+            # Files of tasks say what is there already, as --resume wants it: also with other code.
+            options = RunOptions(
+                tuple(left), rerun=True, online=self.measurement.timed, environment=self._environment()
+            )
+            rows = tuple(Row(name, steps=(self._step(job),), code=str(ROOT)) for name, job in by_row.items())
+            coordinator = Coordinator(Plan(self.folder.name, rows), books, options, listener or (lambda *_: None))
+            try:
+                for result in coordinator.steps(LocalBackend(self.jobs)):
+                    job = by_row[result.row]
+                    if result.status is not StepStatus.OK:
+                        raise RuntimeError(f"{job.label}: {result.reason or result.status}")
+                    yield job, self._read_results(job)
+            finally:
+                books.finish(coordinator.results(), changed=bool(coordinator.progress.ran))
 
     def run_job(self, job: Job) -> list[Result]:
-        folder = TaskFolder(self.folder / "-".join(job.subject))
-        folder.path.mkdir(parents=True, exist_ok=True)
-        for task in job.tasks:  # an interrupted run may have left its mark
-            folder.clear_running(task)
-        while left := folder.unfinished(job.tasks):
-            breakdown = self._run_worker(job, folder, left)
-            if breakdown is None:
-                break
-            culprit = folder.running_task(left)
-            if culprit is None:
-                raise RuntimeError(f"{job.label}: {breakdown.cause}")
-            folder.clear_running(culprit)
-            folder.write(culprit, self.measurement.lost(job, culprit, breakdown))
-        return [self.measurement.kind.from_json(folder.read(task)) for task in job.tasks]
+        ((_, results),) = self.run([job])
+        return results
 
-    def _run_worker(self, job: Job, folder: TaskFolder, tasks: Sequence[str]) -> Breakdown | None:
-        """None if it did all of its tasks."""
-        command = self.measurement.command(job, folder.path, tasks)
-        if self.measurement.accountable:
-            folder.mark_running(tasks[0])
-        log = folder.path / "log.txt"
-        said = None if self.measurement.timed else log
-        log.write_bytes(b"")
-        spec = ProcessSpec(tuple(command), ROOT, self._environment(), said, said)
-        # A tool may hang in C, where only a signal ends it.
-        ended = run_process(spec, Limits(), self.stop, lambda: folder.seconds_running(tasks) > self.limit)
-        if ended.cause is Cause.TIMED_OUT:
-            return Breakdown("took too long", timed_out=True)
-        if ended.cause is Cause.STOPPED:
-            raise Interrupted(job.label)
-        if ended.code == 0:
-            folder.clear_running(tasks[0])
-            return None
-        return Breakdown(find_cause(ended.code, log))
+    def _folder_of(self, job: Job) -> Path:
+        return self.folder.absolute() / "-".join(job.subject)
+
+    def _step(self, job: Job) -> Step:
+        command = tuple(self.measurement.command(job, self._folder_of(job)))
+        supervisor = Supervisor(command, str(self._folder_of(job)), job.tasks, self.limit, self.measurement.accountable)
+        return Step(_STEP, _STEP, module=_MODULE, words=(json.dumps(asdict(supervisor)),))
+
+    def _read_results(self, job: Job) -> list[Result]:
+        folder = TaskFolder(self._folder_of(job))
+        return [self._read_result(job, task, folder.read(task)) for task in job.tasks]
+
+    def _read_result(self, job: Job, task: str, content: Mapping[str, Any]) -> Result:
+        if BREAKDOWN in content:
+            return self.measurement.lost(job, task, Breakdown.from_json(content))
+        return self.measurement.kind.from_json(content)
 
     def _environment(self) -> dict[str, str]:
-        """Nothing from the network; one thread for each worker, since there are as many workers as cores."""
-        alike = {} if self.measurement.timed else {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        return {**os.environ, **alike}
-
-
-def track_jobs(
-    name: str, workers: Workers[Result], jobs: Sequence[Job], console: Console
-) -> Iterator[tuple[Job, list[Result]]]:
-    """Results of each job as they come in, with a bar that says how far the run is."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task(name, total=len(jobs))
-        for job, results in workers.run(jobs):
-            progress.update(bar, advance=1, description=job.label)
-            yield job, results
+        """One thread for each worker, since there are as many workers as cores."""
+        return {} if self.measurement.timed else {"OMP_NUM_THREADS": "1"}
 
 
 def print_plainly(console: Console, text: str) -> None:
     """As it is: names of nodes may look like markup."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def find_cause(code: int, log: Path) -> str:
-    """How a worker broke down, from its exit code and what it wrote."""
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else f"exit code {code}"
+    if console.stderr:
+        sys.stderr.write(f"{text}\n")  # by this way it is above the bar of a run, and not in it
+    else:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

@@ -20,9 +20,10 @@ from measure.anyfile.foreign_files import read_manifest
 from measure.anyfile.read_exports import EXPORTS, TASKS, TOOLS, ReadResult
 from measure.catalogue import NotRunnable, Options, Section, load_function
 from measure.corpus.rows import EXPORTERS, Row, read_rows
+from measure.job import Breakdown, Job
 from measure.lineage.chains import ROWS as TOOL_ROWS
 from measure.pages import Table, compose_page, replace_sections, write_page
-from measure.workers import BUILD, Breakdown, Job, Measurement, Workers, module_command, print_plainly, track_jobs
+from measure.workers import BUILD, Measurement, Workers, module_command, print_plainly
 
 FOLDER = BUILD / "anyfile"
 
@@ -80,7 +81,7 @@ def _read_files(jobs: Sequence[Job], options: Options) -> list[ReadResult]:
     measurement = Measurement(module_command("measure.anyfile.read_exports"), ReadResult, _lose)
     workers = Workers(measurement, FOLDER, options.jobs, options.limit)
     console, by_job = Console(stderr=True), dict[Job, list[ReadResult]]()
-    for job, results in track_jobs("anyfile", workers, jobs, console):
+    for job, results in workers.run(jobs):
         by_job[job] = results
         for result in results:
             if result.score.wrong_strong:

@@ -13,8 +13,9 @@ from rich.console import Console
 from measure.anyfile.foreign_files import Fetched, ForeignFile, fetch_files, find_cache, read_manifest
 from measure.anyfile.run_verbs import PAGE, PROFILE, READ, VERBS, Findings, VerbResult
 from measure.catalogue import Options
+from measure.job import Breakdown, Job
 from measure.pages import Table, percent_of
-from measure.workers import BUILD, Breakdown, Job, Measurement, Workers, module_command, print_plainly, track_jobs
+from measure.workers import BUILD, Measurement, Workers, module_command, print_plainly
 
 FOLDER = BUILD / "anyfile-foreign"
 FEWEST_FILES, FEWEST_EXPORTERS = 25, 6
@@ -59,7 +60,7 @@ def run_jobs(jobs: Sequence[Job], options: Options, console: Console) -> dict[st
     measurement = Measurement(module_command("measure.anyfile.run_verbs"), VerbResult, _lose)
     workers = Workers(measurement, FOLDER, options.jobs, options.limit)
     by_file: dict[str, list[VerbResult]] = {}
-    for job, results in track_jobs("foreign", workers, jobs, console):
+    for job, results in workers.run(jobs):
         by_file[job.label] = results
         for result in results:
             if result.is_defect:

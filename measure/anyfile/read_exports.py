@@ -23,8 +23,9 @@ import onnx
 from measure.anyfile.exports import Export, NotMade, load_export, load_made
 from measure.anyfile.plain_files import keep_parameter_names, strip_node_names, strip_record
 from measure.anyfile.scoring import Miss, Score, Verdict, score_record
+from measure.job import Job, serve
 from measure.results import TaskFolder
-from measure.workers import BUILD, Job, serve
+from measure.workers import BUILD
 from modelexport.attribute.sources.find import find_hierarchy
 from modelexport.graph.index import index_model
 

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from measure.anyfile.foreign_files import cached_path, find_cache, read_manifest
+from measure.job import Job, serve
 from measure.results import TaskFolder
-from measure.workers import Job, serve
 from modelexport.api.opening import open_file
 from modelexport.cli.main import modelexport, run_guarded
 from modelexport.errors import ModelExportError

@@ -8,10 +8,8 @@ way: a run that holds on to what each operator makes. Reading a tensor takes a p
 from __future__ import annotations
 
 import json
-import resource
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertModel
 
 from measure.pages import Table
-from measure.workers import run_alone
+from measure.workers import peak_memory, run_alone
 from modelexport.capture.export import ProbedRun, TracedRun, probe_operators, trace_model
 
 DEPTHS = (2, 24)
@@ -137,15 +135,6 @@ def _run(layers: int, batch: int, sequence: int) -> TracedRun:
     mask = torch.ones_like(ids)
     mask[:, -1] = 0  # one that hides nothing is left out by the model and put back by the recording
     return trace_model(model, {"input_ids": ids, "attention_mask": mask})
-
-
-def peak_memory() -> int:
-    """Linux passes the peak of the parent on in `getrusage`; /proc has that of this process alone."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
 
 
 if __name__ == "__main__":

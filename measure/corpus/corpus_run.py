@@ -12,9 +12,10 @@ from rich.console import Console
 from measure.catalogue import NotRunnable, Options
 from measure.corpus.corpus_page import PAGE, RESULTS, Sum, compose_corpus, entries_of, find_missed
 from measure.corpus.rows import FAMILIES, Outcome, Result, Row, cut_reason, describe_change, read_rows
+from measure.job import Breakdown, Job
 from measure.pages import list_versions, percent, write_page
 from measure.results import Results, installed_versions, read_results, write_results
-from measure.workers import BUILD, Breakdown, Job, Measurement, Workers, module_command, print_plainly, track_jobs
+from measure.workers import BUILD, Measurement, Workers, module_command, print_plainly
 
 _TASK = "verify"
 
@@ -86,7 +87,7 @@ def _keep_others(known: Results[Result], rows: Sequence[Row], jobs: Sequence[Job
 def _run_jobs(rows: Sequence[Row], jobs: Sequence[Job], workers: Workers[Result], console: Console) -> list[Result]:
     expected = {(row.name, exporter): row.expected[exporter] for row in rows for exporter in row.exporters}
     made = []
-    for job, (result,) in track_jobs("corpus", workers, jobs, console):
+    for job, (result,) in workers.run(jobs):
         made.append(cut_reason(expected[result.key], result))
         if changed := describe_change(expected[result.key], result):
             # At once: a run takes long, and whoever waits may want to look into it.

@@ -12,8 +12,8 @@ from pathlib import Path
 import modelexport as mx
 from measure.corpus.models import build, inputs_of, rows_by_name
 from measure.corpus.rows import Outcome, Proof, Result, Row
+from measure.job import Job, serve
 from measure.results import TaskFolder, first_line
-from measure.workers import Job, serve
 from modelexport.errors import ExportFailed, ModelUnrepeatable, RuntimeFailed
 from modelexport.record.results.verification import AttributionProof, NodeProof, Verdict, Verification
 from modelexport.record.signals import OutputCheck

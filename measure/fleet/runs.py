@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measure.workers import ROOT
+from measure.job import ROOT
 from modelexport.fleet.bookkeeping import RESULTS, read_results
 from modelexport.fleet.process import Limits, ProcessSpec, run_process
 from modelexport.record.results.fleet import StepResult
 
 _LIMIT = 6 * 3600.0
+# Seconds until a cluster is there, on a machine with other work.
+_START = 120
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,17 @@ def cluster(folder: Path, workers: int) -> Iterator[tuple[str, subprocess.Popen[
         for number in range(workers):
             more = ["--local-directory", str(folder / f"worker{number}")]
             processes.append(start([*words, *more], folder / f"worker{number}.log"))
+        _wait_for_workers(address, workers)
         yield address, processes[0], processes[1:]
     finally:
         for process in reversed(processes):
             process.kill()
             process.wait()
+
+
+def _wait_for_workers(address: str, count: int) -> None:
+    """A cluster is there before it is used; how long its own processes take to start is no matter of the fleet."""
+    from distributed import Client
+
+    with Client(address, timeout=_START, set_as_default=False) as client:  # type: ignore[no-untyped-call]
+        client.wait_for_workers(count, _START)

@@ -23,8 +23,9 @@ from measure.fuzzing.fuzz_page import compose_fuzz_page, list_failures, tabulate
 from measure.fuzzing.mutate_files import write_files
 from measure.fuzzing.run_cases import KEPT, CaseResult, Scratch, Supervisor, read_results
 from measure.fuzzing.seeds import find_seeds, make_seeds
+from measure.job import ROOT
 from measure.pages import MEASURED, write_page
-from measure.workers import BUILD, ROOT, print_plainly
+from measure.workers import BUILD, print_plainly
 
 CASES = 100_000
 FOLDER = BUILD / "fuzz"

@@ -23,7 +23,7 @@ from tests.support import any_files
 from tests.support.packages import PackageRecipe
 from tests.support.small_file import SmallFile
 
-from measure.workers import ROOT
+from measure.job import ROOT
 from modelexport.cli.main import modelexport, run_guarded
 
 MODEL, PARTNER, OVERLAY, ARRAYS = "model.onnx", "partner.onnx", "overlay.json", "inputs.npz"

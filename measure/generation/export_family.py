@@ -28,8 +28,8 @@ from measure.generation.models import make_example
 from measure.generation.networks import KIND, NETWORKS
 from measure.generation.unread import find_unread
 from measure.generation.witness import first_line, witness_generation, witness_grid
+from measure.job import Job, serve
 from measure.results import TaskFolder
-from measure.workers import Job, serve
 from modelexport.errors import ModelExportError, TargetUnsuitable
 from modelexport.record.results.package_verification import PackageVerification
 

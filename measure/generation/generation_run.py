@@ -21,9 +21,10 @@ from measure.generation.family_result import TASKS, FamilyResult
 from measure.generation.generation_page import PAGE, PART_RESULTS, RESULTS, compose_generation
 from measure.generation.networks import KIND, NETWORKS
 from measure.generation.parts import PART, PARTS, PartResult, measure_parts
+from measure.job import Breakdown, Job
 from measure.pages import list_versions, write_page
 from measure.results import KeyedResult, Results, installed_versions, read_results, write_results
-from measure.workers import BUILD, Breakdown, Job, Measurement, Workers, module_command, print_plainly, track_jobs
+from measure.workers import BUILD, Measurement, Workers, module_command, print_plainly
 
 FOLDER = BUILD / "generation"
 
@@ -92,7 +93,7 @@ def run_jobs(
     is_sound = True
     if not jobs:
         return results, is_sound
-    for job, made in track_jobs("generation", workers, jobs, console):
+    for job, made in workers.run(jobs):
         faults = [fault for result in made for fault in result.list_faults()]
         is_sound = is_sound and not faults
         print_plainly(console, f"{job.label}: {'; '.join(faults) or 'ok'}")

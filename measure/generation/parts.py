@@ -16,9 +16,10 @@ from typing import Any
 
 from measure.catalogue import load_function
 from measure.generation.targets import Target
+from measure.job import Breakdown, Job, serve
 from measure.pages import Table, read_table
 from measure.results import Key, TaskFolder
-from measure.workers import Breakdown, Job, Measurement, module_command, serve
+from measure.workers import Measurement, module_command
 
 PART = "part"
 # In the order of the page; code is named and not imported, so that a part loads only what it needs.

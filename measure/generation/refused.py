@@ -16,8 +16,9 @@ from measure.corpus.corpus_page import read_known
 from measure.corpus.corpus_run import verification
 from measure.corpus.rows import Outcome, Result
 from measure.generation.targets import Target
+from measure.job import Job
 from measure.pages import Table, percent
-from measure.workers import Job, Workers
+from measure.workers import Workers
 
 EXPORTER = "transformers"
 _TASK = "verify"

@@ -56,6 +56,7 @@ _MORE = (
     Tool("extract", "onnx.utils.extract_model", "onnx", surgery.extract),
     Tool("merge", "onnx.compose.merge_models with a prefix", "onnx", surgery.merge),
     Tool("merge_copy", "onnx.compose.merge_models with a second copy", "onnx", surgery.merge_copy),
+    Tool("merge_shared", "the same, with the inputs of the first", "onnx", surgery.merge_shared),
     Tool("pack_qkv", "projections of one value packed by hand", "onnx", surgery.pack_qkv),
 )
 _MORE_BY_NAME = {tool.name: tool for tool in _MORE}
@@ -109,6 +110,7 @@ CHAINS = (
     "shapes+int8+onnxoptimizer",
     "transformers:gpt2+onnxslim+int8",
     "merge_copy+onnxslim+ort:all",
+    "merge_shared+ort:all",
     "pack_qkv+transformers:gpt2+ort:all",
 )
 _LOSSY = frozenset({"int8", "qdq", "qoperator", "int4", "fp16", "fp16_common"})

@@ -10,20 +10,12 @@ from rich.console import Console
 
 from measure.catalogue import Options
 from measure.corpus.rows import EXPORTERS, read_rows
+from measure.job import Breakdown, Job
 from measure.lineage.chains import CHAINS, ROWS
 from measure.lineage.lineage_page import PAGE, compose_lineage, targets
 from measure.lineage.scoring import ToolOutcome, ToolResult
 from measure.pages import write_page
-from measure.workers import (
-    BUILD,
-    Breakdown,
-    Job,
-    Measurement,
-    Workers,
-    module_command,
-    print_plainly,
-    track_jobs,
-)
+from measure.workers import BUILD, Measurement, Workers, module_command, print_plainly
 
 FOLDER = BUILD / "lineage"
 
@@ -59,7 +51,7 @@ def choose_jobs(options: Options) -> list[Job]:
 def _run_jobs(jobs: Sequence[Job], workers: Workers[ToolResult]) -> list[ToolResult]:
     """In the order of the jobs, whichever came in first."""
     console, by_job = Console(stderr=True), dict[Job, list[ToolResult]]()
-    for job, results in track_jobs("lineage", workers, jobs, console):
+    for job, results in workers.run(jobs):
         by_job[job] = results
         print_plainly(console, f"{len(by_job)} of {len(jobs)}: {job.label}")
         for result in results:

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 
 from measure.corpus.models import export_row
+from measure.job import Job, serve
 from measure.lineage.chains import is_lossy, run_chain
 from measure.lineage.repeated import REPEATED, export_repeated
 from measure.lineage.scoring import SHARES, Relinked, Scorer, ToolOutcome, ToolResult, relink_model
@@ -20,7 +21,7 @@ from measure.lineage.surgery import PREFIX, original_name
 from measure.lineage.truth import Values
 from measure.lineage.value_comparison import run_values
 from measure.results import TaskFolder, first_line
-from measure.workers import Job, serve, silence
+from measure.workers import silence
 from modelexport.capture.onnxruntime.inputs import SampleRequest, sample_feeds
 from modelexport.errors import ExportFailed, ModelExportError, RuntimeFailed
 from modelexport.graph.difference import measure

@@ -1,8 +1,9 @@
 """Graph surgery: what people do to a file by hand with `onnx`, in the form of tools.
 
-merge       a model behind it that hands its first output on; every name gets a prefix
-merge_copy  a second copy of the file beside it, with inputs and outputs of its own
-pack_qkv    projections of one value packed into one product, and cut into pieces behind it
+merge         a model behind it that hands its first output on; every name gets a prefix
+merge_copy    a second copy of the file beside it, with inputs and outputs of its own
+merge_shared  the same, but both copies read the same inputs
+pack_qkv      projections of one value packed into one product, and cut into pieces behind it
 
     x ──► MatMul(q) ──► a                        x ──► MatMul(q, k, v) ──► Split ──► a, b, c
     x ──► MatMul(k) ──► b
@@ -11,13 +12,13 @@ pack_qkv    projections of one value packed into one product, and cut into piece
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
 from onnx import TensorProto, compose, helper, numpy_helper, shape_inference, utils
 
-from modelexport.graph.index import index_model
+from modelexport.graph.index import index_model, subgraphs_with_ids
 from modelexport.transform.tools.tool import Job, read_whole, write_whole
 
 # What merging puts before every name: of the file itself, and of the second copy.
@@ -56,6 +57,26 @@ def merge_copy(job: Job) -> None:
     model = read_whole(job.source)
     merged = compose.merge_models(model, model, [], prefix1=PREFIX, prefix2=COPY_PREFIX)
     write_whole(merged, job.target)
+
+
+def merge_shared(job: Job) -> None:
+    model = read_whole(job.source)
+    merged = compose.merge_models(model, model, [], prefix1=PREFIX, prefix2=COPY_PREFIX)
+    stored = {tensor.name for tensor in model.graph.initializer}
+    shared = [value.name for value in model.graph.input if value.name not in stored]
+    _replace_inputs(merged.graph, {COPY_PREFIX + name: PREFIX + name for name in shared})
+    kept = [value for value in merged.graph.input if value.name.removeprefix(COPY_PREFIX) not in shared]
+    inputs = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in kept]
+    del merged.graph.input[:]
+    merged.graph.input.extend(inputs)
+    write_whole(merged, job.target)
+
+
+def _replace_inputs(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for node in graph.node:
+        node.input[:] = [names.get(value, value) for value in node.input]
+        for _, body in subgraphs_with_ids(node, ""):
+            _replace_inputs(body, names)
 
 
 def pack_qkv(job: Job) -> None:

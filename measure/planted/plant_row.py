@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from measure.corpus.models import build, inputs_of, rows_by_name
+from measure.job import Job, serve
 from measure.planted.faults import FaultPlanter, PlantedFault
 from measure.planted.telling import ValueJudge
 from measure.results import RowResult, TaskFolder, first_line
-from measure.workers import Job, serve
 from modelexport.api.environment import Clock
 from modelexport.api.export import export
 from modelexport.api.model_runs import ModelRuns, measure_noise, watch_run

@@ -11,11 +11,12 @@ from rich.console import Console
 
 from measure.catalogue import Options
 from measure.corpus.rows import EXPORTERS, read_rows
+from measure.job import Breakdown, Job
 from measure.pages import MEASURED, Table, compose_page, list_versions, percent_of, write_page, written_by
 from measure.planted.faults import KINDS
 from measure.planted.plant_row import FOUND, LEFT_OPEN, TAKEN_AS_RIGHT, FaultOutcome, PlantedRow
 from measure.results import installed_versions
-from measure.workers import BUILD, Breakdown, Job, Measurement, Workers, module_command, print_plainly, track_jobs
+from measure.workers import BUILD, Measurement, Workers, module_command, print_plainly
 
 PAGE = MEASURED / "planted-faults.md"
 FOLDER = BUILD / "planted"
@@ -45,7 +46,7 @@ def run_measure(options: Options) -> int:
         shutil.rmtree(FOLDER, ignore_errors=True)
     workers = Workers(planted_rows(), FOLDER, options.jobs, options.limit)
     console, by_job = Console(stderr=True), dict[Job, list[PlantedRow]]()
-    for job, by_job[job] in track_jobs("planted", workers, jobs, console):
+    for job, by_job[job] in workers.run(jobs):
         for result in by_job[job]:
             for fault in result.faults:
                 if fault.tells and fault.said != FOUND:

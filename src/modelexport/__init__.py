@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from modelexport.api.diff import diff as diff
     from modelexport.api.export import export as export
     from modelexport.api.extract import extract as extract
+    from modelexport.api.fill import fill as fill
     from modelexport.api.fleet import FleetOptions as FleetOptions
     from modelexport.api.fleet import fleet as fleet
     from modelexport.api.fold import flatten as flatten
@@ -96,6 +97,7 @@ _NAMES_BY_MODULE = {
     "api.export": "export",
     "api.extract": "extract",
     "api.fleet": "FleetOptions fleet",
+    "api.fill": "fill",
     "api.fold": "flatten fold strip",
     "api.mission": "HierarchyExporter SemanticMapper SemanticQueryInterface UniversalHierarchyExporter "
     "export_hf_model_with_semantics",

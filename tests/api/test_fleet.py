@@ -14,9 +14,12 @@ from tests.support.fleets import faulty_row, write_fleet
 import modelexport as mx
 from modelexport.api.fleet import FleetOptions, fleet
 from modelexport.errors import FleetInvalid, UnknownName, UserError
+from modelexport.fleet.verbs import VERBS
 from modelexport.record.results.fleet import FleetResult
 
 pytestmark = pytest.mark.slow  # each step is a process of this program
+# They write another model, with an option that says which, or of a larger one.
+TOOLS = ("quantize", "run-tool")
 HEAD = '[fleet]\nsteps = ["analyze", "cost"]\ntimeout = "2m"\n[[row]]\nname = "fine"\nfile = "a.onnx"\n'
 
 
@@ -66,6 +69,16 @@ def test_rows_that_break_down_fail_alone(tmp_path: Path) -> None:
 
     again = fleet(path, FleetOptions(jobs=2, trust=True))
     assert (again.ran, again.kept) == (2, 8), "what the machine was to blame for, and nothing else"
+
+
+def test_verbs_that_read_a_file_are_steps(tmp_path: Path) -> None:
+    """Each is given its output in its own way; `validate` takes --output for another thing."""
+    verbs = [name for name, verb in VERBS.items() if verb.takes == "file" and not verb.model and name not in TOOLS]
+    assert "validate" in verbs
+    text = HEAD + f"steps = {verbs}\n".replace("'", '"')
+    result = fleet(write_fleet(tmp_path, text), FleetOptions(jobs=2))
+    assert result.ok, reasons(result)
+    assert [step.step for step in result.results] == verbs
 
 
 def test_budgets_and_figures_come_from_reports(tmp_path: Path) -> None:

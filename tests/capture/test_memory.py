@@ -20,6 +20,7 @@ from modelexport.capture.memory import running_within
 from modelexport.capture.onnx_program import tensor_bytes
 from modelexport.capture.onnxruntime import session
 from modelexport.errors import UserError
+from modelexport.graph.file import writing as saving
 from modelexport.graph.file.external import is_external
 from modelexport.graph.file.mapped_memory import (
     limit_memory,
@@ -120,7 +121,7 @@ def _export(folder: Path, **options: Any) -> mx.ExportResult:
 class TestLargeWeights:
     @pytest.fixture(autouse=True)
     def _everything_is_large(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(export_run, "OUTSIDE_ABOVE", 0)
+        monkeypatch.setattr(saving, "OUTSIDE_ABOVE", 0)
         monkeypatch.setattr(output_check, "MAPPED_ABOVE", 1)
 
     def test_they_go_into_a_file_of_their_own_unless_told_otherwise(self, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from tests.support.fleets import write_fleet
 from modelexport.errors import UserError
 from modelexport.fleet.attempt import Task
 from modelexport.fleet.bookkeeping import JOURNAL, PREVIOUS, RESULTS, Bookkeeping, locked_folder, read_results
-from modelexport.fleet.coordinator import Coordinator, RunOptions
-from modelexport.fleet.fleet_plan import Plan
+from modelexport.fleet.coordinator import Coordinator, LocalBackend, RunOptions
+from modelexport.fleet.fleet_plan import Plan, Row, Step
 from modelexport.fleet.manifest import read_plan
 from modelexport.record.results.fleet import StepResult, StepStatus
 
@@ -95,6 +96,38 @@ def test_steps_run_when_what_they_read_is_there(plan: Plan, tmp_path: Path) -> N
     for row in "ab":
         order = [step for name, step in started if name == row]
         assert order.index("export") < order.index("int8") < order.index("profile")
+
+
+def test_results_are_given_out_as_they_come(plan: Plan, tmp_path: Path) -> None:
+    """Whoever runs the steps can end the run after any of them; those that are kept are given out, too."""
+    out, backend = tmp_path / "out", Backend(fine)
+    out.mkdir()
+    with closing(Bookkeeping(out)) as books:
+        steps = Coordinator(plan, books, RunOptions(), lambda *_: None).steps(backend)
+        first = next(steps)
+        assert (first.id, len(backend.started)) == (backend.started[0], 2)
+        steps.close()
+        assert backend.closed
+    with closing(Bookkeeping(out)) as books:
+        again = list(Coordinator(plan, books, RunOptions(), lambda *_: None).steps(Backend(fine)))
+    assert again[0] == first
+    assert sorted(result.id for result in again) == sorted(
+        (row.name, step.name) for row in plan.rows for step in row.steps
+    )
+
+
+def test_a_step_may_be_another_program(tmp_path: Path) -> None:
+    """For code that has work of its own; its outcome is its exit code alone."""
+    steps = (Step("work", "work", module="json.tool", words=("--help",)),)
+    plan = Plan("own", (Row("a", steps=steps), Row("b", steps=(Step("work", "work", module="no.such", words=()),))))
+    out = tmp_path / "out"
+    out.mkdir()
+    with closing(Bookkeeping(out)) as books:
+        results = list(Coordinator(plan, books, RunOptions(), lambda *_: None).steps(LocalBackend(1)))
+    found = {result.row: (str(result.status), result.reason) for result in results}
+    assert found["a"] == ("ok", "")
+    assert found["b"][0] == "crashed"
+    assert "No module named" in found["b"][1]
 
 
 def test_what_was_done_is_not_done_again(plan: Plan, tmp_path: Path) -> None:

@@ -52,6 +52,19 @@ def test_memory_of_its_children_counts(tmp_path: Path) -> None:
 
 
 @needs_proc
+def test_memory_of_what_has_left_its_parent_counts(tmp_path: Path) -> None:
+    """Nobody lists it as a child; it is found among all processes."""
+    code = (
+        "import os, time\n"
+        "if os.fork():\n    time.sleep(60)\n"
+        "elif os.fork():\n    os._exit(0)\n"
+        "time.sleep(1)\nx = bytearray(400_000_000)\ntime.sleep(60)"
+    )
+    ended = run(tmp_path, code, Limits(timeout=50, memory=200_000_000))
+    assert ended.cause is Cause.OUT_OF_MEMORY
+
+
+@needs_proc
 def test_what_it_has_started_ends_with_it(tmp_path: Path) -> None:
     code = "import subprocess, os; print(os.getsid(0)); subprocess.Popen(['sleep', '300'])"
     run(tmp_path, code)

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -280,6 +284,26 @@ def _sizes(files: Iterable[Path]) -> list[tuple[str, int]]:
     return [(path.name, path.stat().st_size) for path in files]
 
 
+def test_a_model_that_could_not_tell_is_away_while_its_data_is_exchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between two moves then leaves no model rather than one with the weights of another."""
+    path, replace, model_was_there = tmp_path / "m.onnx", Path.replace, dict[str, bool]()
+
+    def watching(self: Path, target: Path) -> Path:
+        model_was_there[Path(target).name] = path.exists()
+        return replace(self, target)
+
+    for value in (1.0, 2.0):
+        weight = numpy_helper.from_array(np.full(512, value, np.float32), "w")
+        model = helper.make_model(helper.make_graph([], "g", [], [], [weight]))
+        monkeypatch.setattr(Path, "replace", watching)
+        save_model(parse_model(model.SerializeToString()), path, external_data=True)
+        monkeypatch.undo()
+    assert model_was_there == {"m.onnx.data": False, "m.onnx": False}
+    assert numpy_helper.to_array(loaded(path).graph.initializer[0])[0] == 2.0
+
+
 def test_shards_have_at_most_the_size_unless_one_tensor_is_larger(tmp_path: Path) -> None:
     model = linear_model()  # its weight has 4,000 bytes
     for number, count in enumerate((1000, 1500, 3000, 500)):
@@ -297,6 +321,48 @@ def test_shards_have_at_most_the_size_unless_one_tensor_is_larger(tmp_path: Path
     copied = save_model(open_model(tmp_path / "b.onnx"), tmp_path / "c.onnx")
     assert [path.name for path in copied] == ["c.onnx", "c.onnx.data"]
     assert loaded(tmp_path / "c.onnx") == model
+
+
+def test_what_does_not_fit_on_the_disk_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = open_model(saved(linear_model(), tmp_path / "a.onnx"))
+    usage = shutil.disk_usage(tmp_path)._replace(free=3000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: usage)
+    with pytest.raises(FileUnwritable, match=r"no space left on device: 4\.\d+ KB are needed, and 3 KB are free"):
+        save_model(opened, tmp_path / "b.onnx", external_data=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.onnx"]
+
+
+_KILLED = """
+import os, signal, sys
+from dataclasses import replace
+from pathlib import Path
+from modelexport.graph.file.reading import open_model
+from modelexport.graph.file.weights import Lazy
+from modelexport.graph.file.writing import save_model
+
+path = Path(sys.argv[1])
+opened = open_model(path)
+die = Lazy(opened.weights["other"].nbytes, lambda: os.kill(os.getpid(), signal.SIGKILL))
+save_model(replace(opened, weights={**opened.weights, "other": die}), path, external_data=True, shard_size=4096)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+def test_a_writer_that_is_killed_between_shards_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    model = linear_model()
+    for name in ("first", "other"):
+        model.graph.initializer.append(numpy_helper.from_array(np.ones(30_000), name))
+    path = saved(model, tmp_path / "a.onnx")
+    ended = subprocess.run([sys.executable, "-c", _KILLED, str(path)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    left = [file for file in tmp_path.iterdir() if file != path]
+    assert sum(file.stat().st_size for file in left) >= 240_000  # the first shard, under a name that nobody reads
+    assert not any(".data" in file.name for file in left)
+    assert loaded(path) == model
+    # Whoever writes there next removes it.
+    files = save_model(open_model(path), path, external_data=True, shard_size=4096)
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+    assert loaded(path) == model
 
 
 def test_what_fits_into_one_shard_is_the_usual_data_file(tmp_path: Path) -> None:

@@ -53,6 +53,31 @@ def test_a_transposition_is_in_the_product_that_reads_it_and_in_no_view_behind_t
     assert sources(before, after, "scores") == {"t", "p"}
 
 
+def test_a_scale_behind_a_view_is_in_the_product_that_reads_it() -> None:
+    """The transposition of an axis of one element is gone; what is left is a view, which changes no numbers."""
+    weights = tensors(w=WEIGHT, deep=[2, -1, 1, 16], flat=[2, 1, -1, 16], half=np.float32(0.5))
+    before = graph(
+        node("MatMul", "x w", "m"),
+        node("Reshape", "m deep", "v"),
+        node("Transpose", "v", "t", perm=[0, 2, 1, 3]),
+        node("Mul", "t half", "s"),
+        node("MatMul", "s k", "p"),
+        node("Softmax", "p", "y"),
+        inputs="x k",
+        weights=weights,
+    )
+    after = graph(
+        node("MatMul", "x w", "m"),
+        node("Reshape", "m flat", "view"),
+        node("FusedMatMul", "view k", "scores", domain="com.microsoft", alpha=0.5),
+        node("Softmax", "scores", "y"),
+        inputs="x k",
+        weights=weights,
+    )
+    assert sources(before, after, "view") == {"v"}
+    assert sources(before, after, "scores") == {"s", "p"}
+
+
 def test_integers_that_are_dequantized_are_weights() -> None:
     """A sum with a bias is not one of two values, further up."""
     before = graph(

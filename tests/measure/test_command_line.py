@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from measure.catalogue import MEASURES, SECTIONS, Measure, NotRunnable, Options, load_function
+from measure.job import Job
 from measure.pages import Table, Tables, compose_page
 from measure.results import TaskFolder
-from measure.workers import Job, Workers
+from measure.workers import Workers
 
 from measure import __main__ as command_line
 from measure import sections
@@ -100,15 +101,17 @@ class TestSections:
     def places(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Every section says its name; the one of start-up misses its limit."""
 
-        def run_job(self: Workers[Tables], job: Job) -> list[Tables]:
+        def run(self: Workers[Tables], jobs: Sequence[Job]) -> Iterator[tuple[Job, list[Tables]]]:
             assert self.jobs == 1
-            names = sections_of(job)
-            return [Tables({name: Table(f"T {name}", "", ("x",), (("1",),), name != "startup") for name in names})]
+            for job in jobs:
+                names = sections_of(job)
+                made = {name: Table(f"T {name}", "", ("x",), (("1",),), name != "startup") for name in names}
+                yield job, [Tables(made)]
 
         def sections_of(job: Job) -> tuple[str, ...]:
             return ("summary", "layers") if job.subject[0] == "strategies" else job.subject
 
-        monkeypatch.setattr(Workers, "run_job", run_job)
+        monkeypatch.setattr(Workers, "run", run)
         monkeypatch.setattr(sections, "BENCH_PAGE", tmp_path / "docs" / "measured.md")
         monkeypatch.setattr(sections, "STRATEGIES_PAGE", tmp_path / "docs" / "strategies.md")
         monkeypatch.setattr(sections, "BUILD", tmp_path / "build")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -12,10 +13,11 @@ from pathlib import Path
 import pytest
 from measure.corpus.corpus_run import verification
 from measure.corpus.rows import Outcome, Result
+from measure.job import Job
 from measure.lineage.lineage_run import tool_runs
 from measure.lineage.scoring import ToolOutcome, ToolResult
 from measure.results import TaskFolder
-from measure.workers import Job, Workers, module_command
+from measure.workers import Workers, module_command
 from tests.support.corpus_rows import fine
 from tests.support.tool_cases import result
 
@@ -35,10 +37,10 @@ def attempt(name: str, exporter: str = "dynamo") -> Job:
 def accountable(folder: Path, limit: float, jobs: int = 1) -> Workers[Result]:
     """Workers that do what the row is named after, in the place of a real attempt."""
 
-    def command(job: Job, place: Path, tasks: Sequence[str]) -> Sequence[str]:
+    def command(job: Job, place: Path) -> Sequence[str]:
         name, exporter = job.subject
         text = json.dumps(fine(name, exporter).to_json())
-        return sys.executable, "-S", "-c", CODES[name], str(place / f"{tasks[0]}.json"), text
+        return sys.executable, "-S", "-c", CODES[name], str(place / "verify.json"), text
 
     return Workers(replace(verification(limit), command=command), folder, jobs, limit)
 
@@ -92,11 +94,10 @@ NET = ("net", "dynamo")
 # Stands in for the real worker of tools. A line of its log says what it was asked for.
 WORKER = """
 import json, os, signal, sys, time
-folder, log, *chains = sys.argv[1:]
+folder, log, results, *chains = sys.argv[1:]
 with open(log, "a") as file:
-    file.write(" ".join(json.loads(chain)["chain"] for chain in chains) + "\\n")
-for text in chains:
-    chain = json.loads(text)["chain"]
+    file.write(" ".join(chains) + "\\n")
+for chain in chains:
     if chain == "measure":
         print("noise")
         raise KeyError("it is the measure that is wrong")
@@ -109,7 +110,7 @@ for text in chains:
     if chain == "exit":
         sys.exit(3)
     os.remove(place + ".running")
-    open(place + ".json", "w").write(text)
+    open(place + ".json", "w").write(json.dumps(json.loads(results)[chain]))
 """
 
 
@@ -120,9 +121,9 @@ def related(chain: str, subject: tuple[str, ...] = NET) -> ToolResult:
 def several(folder: Path) -> Workers[ToolResult]:
     """Workers with several tasks, of which only the marked one is to blame."""
 
-    def command(job: Job, place: Path, left: Sequence[str]) -> Sequence[str]:
-        results = [json.dumps(related(chain, job.subject).to_json()) for chain in left]
-        return sys.executable, "-S", "-c", WORKER, str(place), str(folder / f"{job.subject[0]}.log"), *results
+    def command(job: Job, place: Path) -> Sequence[str]:
+        results = json.dumps({chain: related(chain, job.subject).to_json() for chain in job.tasks})
+        return sys.executable, "-S", "-c", WORKER, str(place), str(folder / f"{job.subject[0]}.log"), results
 
     return Workers(replace(tool_runs(), command=command), folder / "work", 1, 2)
 
@@ -182,6 +183,19 @@ class TestSeveralTasks:
             run_chains(tmp_path, "measure", "int8")
         assert not folder.result_path("int8").exists()
 
+    def test_jobs_are_rows_of_a_fleet(self, tmp_path: Path) -> None:
+        """Its books know how each ended; a job whose results are all there is no row that is run."""
+        jobs = [Job((row, "dynamo"), ("ort:all", "SIGSEGV")) for row in ("net", "other")]
+        assert {job for job, _ in several(tmp_path).run(jobs)} == set(jobs)
+        books = tmp_path / "work" / "results.jsonl"
+        steps = [json.loads(line) for line in books.read_text(encoding="utf-8").splitlines()]
+        assert [(step["row"], step["status"]) for step in steps] == [("net-dynamo", "ok"), ("other-dynamo", "ok")]
+        shutil.rmtree(tmp_path / "work" / "net-dynamo")
+        assert {job for job, _ in several(tmp_path).run(jobs)} == set(jobs)
+        again = [json.loads(line) for line in books.read_text(encoding="utf-8").splitlines()]
+        assert again[1] == steps[1]
+        assert again[0] != steps[0]
+
     def test_every_job_has_results_of_its_own(self, tmp_path: Path) -> None:
         jobs = [
             Job((row, exporter), ("ort:all", "int8"))
@@ -196,5 +210,5 @@ class TestSeveralTasks:
 
 
 def test_the_command_names_everything(tmp_path: Path) -> None:
-    command = module_command("measure.lineage.run_tools")(Job(NET, ()), tmp_path, ["int8", "int8+ort:all"])
-    assert command[-6:] == ("-m", "measure.lineage.run_tools", str(tmp_path), "net,dynamo", "int8", "int8+ort:all")
+    command = module_command("measure.lineage.run_tools")(Job(NET, ()), tmp_path)
+    assert command[-4:] == ("-m", "measure.lineage.run_tools", str(tmp_path), "net,dynamo")

@@ -43,7 +43,9 @@ def write_model(path: Path, nodes: int = 1) -> Path:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in (names[0], names[-1])]
     relus = [helper.make_node("Relu", [one], [next_one]) for one, next_one in pairwise(names)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(helper.make_model(helper.make_graph(relus, "g", values[:1], values[1:])), path)
+    graph = helper.make_graph(relus, "g", values[:1], values[1:])
+    # Versions that every ONNX Runtime can run.
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
     return path
 
 

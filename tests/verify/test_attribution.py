@@ -229,6 +229,40 @@ def test_what_lies_between_two_modules_is_no_third_ones() -> None:
     assert answer(found["p"]) == (CONTRADICTED, "lies inside the work of another module", "a b")
 
 
+FEW = np.array([0.5, 1.5], np.float32)
+SUMMARY = (node("Sin", "x", "h"), node("Sub", "h k", "p"), node("ReduceMean", "p", "few"))
+
+
+def inside_of_b(proto: onnx.ModelProto, story: Story, owner: str, **seen: np.ndarray) -> Verdict:
+    """The verdict on `p`, which lies inside the work of b, or beside it."""
+    tags = {"h": "a", "p": owner, "few": "b", "s": "b", "e": "b", "y": "c"}
+    return judged(proto, {key: tags[key] for key in index_model(proto).by_key}, story, p=P, **seen)["p"].verdict
+
+
+def test_the_inside_of_an_operator_that_makes_a_few_numbers_is_its_modules() -> None:
+    """What follows, or nothing, does not tell whose it is; who had no part in what follows did not do it."""
+    story = Story(x=X).op("a", "x", h=H).op("b", "h", few=FEW)
+    last = model(*SUMMARY, weights=["k"])
+    assert inside_of_b(last, story, "b") is NOT_PROVABLE
+    before = model(*SUMMARY, node("Tan", "few", "y"), weights=["k"])
+    found = {owner: inside_of_b(before, story.op("c", "few", y=Y), owner) for owner in ("b", "a", "a.fc", ".")}
+    assert found == {"b": NOT_PROVABLE, "a": CONTRADICTED, "a.fc": CONTRADICTED, ".": CONTRADICTED}
+
+
+def test_what_two_results_are_made_of_may_be_the_work_of_either() -> None:
+    story = Story(x=X).op("a", "x", h=H).op("b", "h", few=FEW).op("c", "h", y=Y)
+    proto = model(*SUMMARY, node("Tan", "p", "y"), outputs="few y", weights=["k"])
+    assert [inside_of_b(proto, story, owner) for owner in "bc"] == [NOT_PROVABLE, ENCLOSED]
+
+
+def test_what_asks_for_the_size_of_a_value_does_no_work_on_it() -> None:
+    """Something broadcast, of which nothing but the size is read."""
+    nodes = (node("Shape", "p", "s"), node("Expand", "h s", "e"), node("Tan", "e", "y"))
+    story = Story(x=X).op("a", "x", h=H).op("c", "h", y=Y)
+    proto = model(*SUMMARY[:2], *nodes, weights=["k"])
+    assert inside_of_b(proto, story, "b", s=np.array([2, 12]), e=H) is NOT_PROVABLE
+
+
 def test_the_inside_of_an_operator_is_not_a_childs() -> None:
     found = judged(BROKEN_DOWN, {"p": "a.fc", "h": "a", "g": "b"}, RUN, p=P)
     assert answer(found["p"]) == (CONTRADICTED, "lies inside the work of another module", "a")
@@ -472,6 +506,13 @@ def test_an_owner_too_many_of_a_view_is_not_proved() -> None:
     assert judged(RESHAPED, {"h": "a", "r": "b a#1", "g": "c"}, TURNING)["r"].verdict is not PROVED
 
 
+def test_who_hands_on_what_others_made_had_no_part_in_it() -> None:
+    proto = model(node("Sin", "x", "h"), node("Cos", "h", "y"))
+    story = Story(x=X).op("a", "x", h=H).op("b", "h", same=H.copy()).op("c", "same", y=Y)
+    assert judged(proto, {"h": "a", "y": "c"}, story)["h"].verdict is PROVED
+    assert judged(proto, {"h": "a b", "y": "c"}, story)["h"].verdict is NOT_PROVABLE
+
+
 def test_two_that_issued_the_same_are_not_too_many() -> None:
     story = Story(x=X).op("a", "x", h=H).op("b", "x", again=H).op("c", "h", copy=H)
     proto = model(node("Sin", "x", "h"), outputs="h")
@@ -613,6 +654,19 @@ def test_a_module_that_never_ran_is_inside_by_its_path() -> None:
     assert found["z|else_branch|u"].verdict is NOT_PROVABLE
 
 
+def test_a_module_that_ran_in_another_call_alone_is_inside_by_its_path() -> None:
+    """Of two calls of a, each takes another branch: a.fc ran in the second, and its operator is in the first, too."""
+    twice = tree({"": "Net", "a": "Block", "a.fc": "Linear", "b": "Block"}, "", "a", "b", "a", "a.fc")
+    story = Story(h=H, yes=np.array(True)).op("a", "h", s=P).op("a", "s", t=G).op("b", "t", y=Y).op("a#1", "y", z=X)
+    tags = {**TAGS, "z|then_branch|s": "a", "z|else_branch|u": "a.fc"}
+    for owner, verdict in (("a.fc", NOT_PROVABLE), ("b", CONTRADICTED)):
+        found = judged(CHOSEN, {**tags, "z|else_branch|u": owner}, story, "", (), twice, z=G, **TAKEN)
+        assert found["z|else_branch|u"].verdict is verdict
+    few = {**TAKEN, "z|then_branch|s": np.array(2.5, np.float32)}
+    taken = judged(CHOSEN, {**tags, "z|then_branch|s": "a.fc"}, story, "", (), twice, z=G, **few)["z|then_branch|s"]
+    assert answer(taken) == (CONTRADICTED, "inside a body that another module runs", "a")
+
+
 NESTED = model(
     node("If", "yes", "z", then_branch=body(node("If", "yes", "i", then_branch=INSIDE), outputs="i")),
     *(node("Neg", "z", "y"),),
@@ -627,6 +681,44 @@ def test_a_body_inside_of_a_body_is_nobodys_who_calls_the_module_that_runs_the_o
     assert judged(NESTED, tags, CHOICE, "", (), None, **seen)[inner].verdict is PROVED
     for owners in (".", "a .", "b"):
         assert judged(NESTED, {**tags, inner: owners}, CHOICE, "", (), None, **seen)[inner].verdict is CONTRADICTED
+
+
+BUSY = model(
+    node("Abs", "x", "h"),
+    node("If", "yes", "z", then_branch=INSIDE, else_branch=body(node("Tan", "h", "u"), outputs="u")),
+    node("Neg", "z", "y"),
+    inputs="x yes",
+)
+
+
+def run_by(owners: str, does_more: str) -> Answer:
+    """The verdict on an If. In its branch a.fc and a issue something; `does_more` does so before it."""
+    story = Story(x=X, yes=np.array(True)).op(does_more, "x", h=H).op("a.fc", "h", s=P).op("a", "s", t=G)
+    tags = {"h": does_more, **TAGS, "z": owners}
+    return answer(judged(BUSY, tags, story.op("b", "t", y=Y), "", (), None, z=G, **TAKEN)["z"])
+
+
+def test_who_runs_a_body_called_all_that_was_issued_inside() -> None:
+    assert run_by("a", "a") == (PROVED, "", "a")
+    for owners in (".", "b", "a.fc", ". b"):
+        assert run_by(owners, "a") == (CONTRADICTED, "another module runs its body", "a")
+    assert run_by("a .", "a") == run_by("a a.fc", "a") == (CONTRADICTED, "another module runs its body", "a")
+
+
+def test_a_module_all_of_whose_work_is_inside_of_a_body_may_be_called_there_or_run_it() -> None:
+    """cond(…, lambda h: self.a(h)) of the root, or an If in the code of a."""
+    assert (run_by("a", "b").verdict, run_by(".", "b").verdict) == (PROVED, ENCLOSED)
+    assert run_by("a .", "b") == (CONTRADICTED, "another module runs its body", "a")
+    assert run_by("b", "b").verdict is run_by("a.fc", "b").verdict is CONTRADICTED
+
+
+def test_who_broke_an_operator_down_into_a_body_issued_it() -> None:
+    """Nothing inside has a counterpart: the Loop of an embedding bag makes what one operator made."""
+    story = Story(h=H, yes=np.array(True)).op("a.fc", "h", z=G).op("b", "z", y=Y)
+    found = {
+        owner: judged(CHOSEN, {**TAGS, "z": owner}, story, "", (), None, z=G)["z"].verdict for owner in ("a.fc", "a")
+    }
+    assert found == {"a.fc": PROVED, "a": CONTRADICTED}
 
 
 STEP = body(node("Sin", "state", "s"), node("Identity", "go", "again"), inputs="i go state", outputs="again s")

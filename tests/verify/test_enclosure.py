@@ -168,6 +168,73 @@ def test_a_weight_that_another_module_reads_shows_nothing() -> None:
     assert weighed({"h": "a.fc b", "y": "a.fc"})["h"].shown_by is None
 
 
+def small_product(owner: str, *calls: str) -> NodeProof:
+    """A product of two numbers, between nodes of b, by a weight that `calls` read."""
+    proto = model(
+        *(node("Sin", "x", "h"), node("MatMul", "h w", "few"), node("Mul", "h few", "y")),
+        weights={"w": (12, 1)},
+    )
+    w, few = numbers(7, 12, 1), numbers(9, 2, 1)
+    story = Story(x=X).holds(w=w).op("b", "x", h=H)
+    for call in calls:
+        story.op(call, "h w", **{f"made_{call.replace('#', '_')}": few})
+    story.op("b", "h", y=Y)
+    tags = {"h": "b", "few": owner, "y": "b"}
+    return completed(proto, tags, (story, {"x": X, "h": H, "few": few, "y": Y}), weights={"w": w})["few"]
+
+
+def test_the_only_reader_of_a_weight_is_whose_node_it_is_whatever_is_around() -> None:
+    assert shown_by(small_product("a.fc", "a.fc")) == (Verdict.PROVED, ShownBy.WEIGHTS)
+    found = small_product("b", "a.fc")
+    assert (found.verdict, found.fault, str(found.issued[0])) == (Verdict.CONTRADICTED, Fault.ANOTHER_MODULE, "a.fc")
+    assert small_product("a", "a.fc").fault is Fault.TOO_SHALLOW
+
+
+def test_a_weight_does_not_tell_which_of_several_calls_it_is() -> None:
+    for owner in ("a.fc", "a.fc#1", "a.fc a.fc#1"):
+        assert small_product(owner, "a.fc", "a.fc#1").shown_by is None
+
+
+def test_a_weight_that_several_modules_read_contradicts_nobody() -> None:
+    assert small_product("b", "a.fc", "c").shown_by is ShownBy.BETWEEN
+
+
+# a few numbers that agree in several runs
+
+
+def summary_run(seed: int, call: str) -> tuple[Story, dict[str, np.ndarray]]:
+    """`few` is made of `p`, which the run does not have: both lie inside the work of `call`, between others'."""
+    x = numbers(seed)
+    h, p = np.sin(x), np.abs(x)
+    few = p.mean(1, keepdims=True)
+    y = h * few
+    story = Story(x=x).op("b", "x", h=h).op(call, "h", few=few).op("b", "h few", y=y)
+    return story, {"x": x, "h": h, "p": p, "few": few, "y": y}
+
+
+def summarized(owner: str, *, runs: int = 2) -> list[tuple[Verdict, ShownBy | None]]:
+    proto = model(node("Sin", "x", "h"), node("Abs", "h", "p"), node("Sum", "p", "few"), node("Mul", "h few", "y"))
+    series = [summary_run(seed, "a") for seed in range(1, 1 + runs)]
+    found = completed(proto, {"h": "b", "p": owner, "few": owner, "y": "b"}, *series)
+    return [shown_by(found[key]) for key in ("p", "few")]
+
+
+def test_a_few_numbers_that_others_made_are_not_enclosed_and_what_they_are_made_of_is_not_either() -> None:
+    assert summarized("b", runs=1) == [(Verdict.ENCLOSED, ShownBy.BETWEEN)] * 2
+    assert summarized("b")[1] == (Verdict.NOT_PROVABLE, None)
+    assert summarized("a") == [(Verdict.ENCLOSED, ShownBy.READERS), (Verdict.PROVED, ShownBy.SERIES)]
+
+
+def test_what_is_proved_later_ends_the_ways_of_what_was_enclosed_before() -> None:
+    proto = model(node("Sin", "x", "h"), node("Abs", "h", "p"), node("Sum", "p", "few"), node("Mul", "h few", "y"))
+    series = [summary_run(seed, "a") for seed in (1, 2)]
+    found = completed(proto, {"h": "b", "p": "b", "few": "a", "y": "b"}, *series)
+    assert [shown_by(found[key]) for key in ("p", "few")] == [
+        (Verdict.NOT_PROVABLE, None),
+        (Verdict.PROVED, ShownBy.SERIES),
+    ]
+
+
 # dataflow
 
 SIZES = model(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from modelexport.api.environment import Clock, Progress, need_torch
 from modelexport.api.keywords import AttachKeywords
-from modelexport.api.opening import note_source, open_file
+from modelexport.api.opening import ensure_runnable, note_source, open_file
 from modelexport.api.options import ensure_known, parse_embedding, parse_tag_policy
 from modelexport.api.package import find_one_file, refuse_for_folder
 from modelexport.api.prepare_file import fit_dtype, judge_prepared, prepare_for_file
@@ -36,7 +36,6 @@ from modelexport.graph.file.mapped_memory import MemoryUse, limit_memory
 from modelexport.graph.file.reading import largest_weight, open_model
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
-from modelexport.graph.inference import ensure_inferable
 from modelexport.inspect.compare import Dispute, Score, Scores
 from modelexport.record.amounts import read_size
 from modelexport.record.model_source import ModelSource
@@ -138,7 +137,7 @@ def _attribute_nodes(
         _ensure_no_model_options(source, strategy)
         return _read_file(path, clock)
     tagged = open_tagged(path)
-    ensure_inferable(tagged.proto, str(path))
+    ensure_runnable(tagged)
     verdict = judge_file(tagged, source, strategy, clock)
     return tagged, verdict.provenance, verdict.notes
 
@@ -199,7 +198,9 @@ def compare_strategies(  # noqa: PLR0913 - the keywords are the command line's o
         model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input, input_specs
     )
     path = find_one_file(file)
-    verdict = judge_file(open_tagged(path), source, ALL, clock)
+    tagged = open_tagged(path)
+    ensure_runnable(tagged)
+    verdict = judge_file(tagged, source, ALL, clock)
     return score_strategies(verdict, str(path), clock.seconds["trace"] + clock.seconds["record"])
 
 

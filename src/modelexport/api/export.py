@@ -30,16 +30,13 @@ from modelexport.api.options import (
 from modelexport.api.package import Package, refuse_for_folder
 from modelexport.attribute.strategies import NAMES
 from modelexport.errors import UserError
-from modelexport.graph.file.writing import ensure_model_target
+from modelexport.graph.file.writing import LEAST_SHARD, ensure_model_target
 from modelexport.record.amounts import read_size
 from modelexport.record.model_source import ModelSource
 from modelexport.record.results.files import ExportResult
 
 if TYPE_CHECKING:
     import torch
-
-# Bytes: a file for every tensor would be of no use to anybody.
-LEAST_SHARD = 1_000_000
 
 
 # Without a target, the ending of `output` decides: a folder is a Package, which a type checker cannot see.
@@ -62,6 +59,8 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     exporter: str | None = None,
     strategy: str = "enhanced_semantic",
     opset: int | None = None,
+    no_weights: bool = False,
+    no_optimize: bool = False,
     dtype: str | None = None,
     device: str = "cpu",
     seed: int = 0,
@@ -104,6 +103,8 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
         strategy=ensure_known("strategy", strategy, NAMES),
         opset=opset,
         dtype=dtype,
+        weights=not no_weights,
+        optimize=not no_optimize,
         static=static,
         dynamic=dynamic,
         external_data=external_data,
@@ -118,7 +119,12 @@ def export(  # noqa: PLR0913 - the keywords are the command line's options
     )
     path = Path(output)
     source = ModelSource(model, inputs, task, dtype, device, seed, trust_remote_code, allow_pickle, text, image, input)
-    source = replace(source, input_specs=input_specs, static=static)
+    source = replace(source, input_specs=input_specs, static=static, weights=not no_weights)
+    if no_weights and (path.suffix != ".onnx" or is_entry_task(task)):
+        raise UserError(
+            "--no-weights writes one file of one forward pass: a model that generates is run to find its inputs",
+            "Give an .onnx file as output, and no task of generation.",
+        )
     clock = Clock(progress)
     if path.suffix != ".onnx":
         refuse_for_folder(path, "--shard-size", shard_size)

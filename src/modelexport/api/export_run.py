@@ -28,11 +28,13 @@ from modelexport.attribute.judge import (
     find_ambiguous_calls,
     find_guesses,
 )
-from modelexport.attribute.strategies import CATALOGUE, strategies_named
+from modelexport.attribute.strategies import CATALOGUE, Need, strategies_named
 from modelexport.errors import RuntimeFailed, UserError
+from modelexport.graph.file.atomic import ensure_room
+from modelexport.graph.file.declared import refer_to_checkpoint
 from modelexport.graph.file.reading import ModelFile
 from modelexport.graph.file.tagged_file import open_tagged
-from modelexport.graph.file.writing import Storage
+from modelexport.graph.file.writing import STAYS, choose_storage
 from modelexport.graph.types import dynamic_axes_of
 from modelexport.record.provenance import Origin
 from modelexport.record.results.files import ExportResult
@@ -42,9 +44,6 @@ if TYPE_CHECKING:
     from modelexport.capture.arguments import Exported, ExportRequest
     from modelexport.capture.export import PreparedModel, TracedRun
     from modelexport.capture.output_check import OutputChecker
-
-# Of weights in a model file ONNX Runtime makes two copies when it loads it; those in a file of their own it maps.
-OUTSIDE_ABOVE = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,14 @@ class ExportRun:
         The model is traced before it is exported: hooks are to see the plain forward on real tensors, and dynamo runs
         it on fake ones.
         """
-        from modelexport.capture.export import trace_model
+        from modelexport.capture.export import count_bytes, trace_model
 
         options = self.options
+        if options.weights:
+            # Long before it is written: an export of many gigabytes takes hours.
+            ensure_room(self.path, count_bytes(self.prepared.module))
+        else:
+            self._ensure_nothing_runs()
         with self.clock.step("trace"):
             run = trace_model(self.prepared.module, self.prepared.inputs)
         with self.clock.step("export"):
@@ -75,15 +79,27 @@ class ExportRun:
             scene = self._scene(run, exported, request, recorded.signals)
             verdict = self._settle(run, exported, scene, attribute_graph(scene, self._origin(exported)))
         with self.clock.step("write"):
-            texts, storage = self._graph_texts(run, recorded), self._choose_storage(exported.model)
-            provenance = replace(verdict.provenance, policy=options.policy)
-            written = write_tagged(exported.model, provenance, self.path, options.embed, storage=storage, texts=texts)
+            provenance, model = replace(verdict.provenance, policy=options.policy), exported.model
+            if self.prepared.checkpoint is not None:
+                model = refer_to_checkpoint(model, self.prepared.checkpoint, self.path)
+            storage = choose_storage(model, options.external_data, options.shard_size) if options.weights else STAYS
+            texts = self._graph_texts(run, recorded)
+            written = write_tagged(model, provenance, self.path, options.embed, storage=storage, texts=texts)
         # Last, and on the written file: a check in memory would not notice what saving it does.
         with self.clock.step("check"):
-            check, remarks = self._check(run, exported.model, request)
+            check, remarks = self._check(run, exported.model, request) if options.weights else (None, ())
         unmet = tuple(check_export(open_tagged(self.path), options, written.provenance.hierarchy))
         notes = (*self.prepared.notes, *run.notes, *exported.notes, *recorded.notes, *verdict.notes, *remarks)
         return ExportResult(self.path, written.files, written.provenance, check, notes, self.clock.seconds, unmet)
+
+    def _ensure_nothing_runs(self) -> None:
+        """Without weights there are no values to judge by."""
+        needs = {need for strategy in strategies_named(self.options.strategy) for need in strategy.needs}
+        if needs & {Need.TRACE, Need.VALUES}:
+            raise UserError(
+                f"the strategy {self.options.strategy} judges by values of a run, and --no-weights has none",
+                "Use --strategy enhanced_semantic, or leave --no-weights out.",
+            )
 
     def _export(self, run: TracedRun) -> tuple[ExportRequest, Exported]:
         from modelexport.capture.arguments import ExportRequest
@@ -92,6 +108,7 @@ class ExportRun:
         request = ExportRequest(
             axes={} if self.options.static else self.prepared.axes,
             must_dynamic=self.options.dynamic,
+            optimize=self.options.optimize,
             opset=self.options.opset,
             verbose=self.options.verbose,
         )
@@ -120,7 +137,7 @@ class ExportRun:
         """
         strategy = CATALOGUE.get(self.options.strategy)
         # `all` has asked `htp` already; a strategy with a run of its own stands by it; `universal` only repeats.
-        if strategy is None or strategy.needs or not strategy.infers:
+        if strategy is None or strategy.needs or not strategy.infers or not self.options.weights:
             return verdict
         guesses = find_guesses(scene.graph, verdict.judged[0].claims.nodes)
         if not guesses and not find_ambiguous_calls(verdict.provenance):
@@ -136,12 +153,6 @@ class ExportRun:
         if guesses:
             verdict = attribute_graph(replace(scene, by_value=shown.judged[0].claims), origin)
         return replace(verdict, provenance=disambiguate_calls(verdict.provenance, shown.provenance))
-
-    def _choose_storage(self, model: ModelFile) -> Storage:
-        """As it was asked for; else weights that runtimes had better map than read go into a file of their own."""
-        asked, shard_size = self.options.external_data, self.options.shard_size
-        large = sum(data.nbytes for data in model.weights.values()) > OUTSIDE_ABOVE
-        return Storage(True if asked is None and (large or shard_size) else asked, shard_size=shard_size)
 
     def _graph_texts(self, run: TracedRun, recorded: Recorded) -> dict[Path, str]:
         """The intermediate graphs that were asked for, by the file that each goes to."""

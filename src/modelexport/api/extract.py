@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from modelexport.api.environment import Clock, Progress
-from modelexport.api.opening import note_source, open_file
+from modelexport.api.opening import ensure_runnable, note_source, open_file
 from modelexport.api.options import as_sequence, parse_embedding
 from modelexport.api.package import Component, Package, find_package
 from modelexport.api.package_reading import answer_package
@@ -94,6 +94,8 @@ def extract(  # noqa: PLR0913 - the keywords are the command line's options
     with clock.step("read"):
         opened = open_file(path)
         ensure_sound(opened.proto, opened.graph, str(path))
+        if source is not None:
+            ensure_runnable(opened)
     with clock.step("cut"):
         cutter = Cutter(opened, opened.provenance_with_edges)
         cut = cutter.cut(select_asked(cutter.provenance, as_sequence(modules, "modules")))

@@ -67,6 +67,8 @@ class ExportKeywords(_SourceKeywords, _TaggingKeywords, total=False):
 
     exporter: str | None
     opset: int | None
+    no_weights: bool
+    no_optimize: bool
     static: bool
     dynamic: bool
     external_data: bool | None

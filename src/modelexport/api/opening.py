@@ -12,7 +12,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from modelexport.errors import quote_argument
+from modelexport.graph.file.declared import ensure_weights
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
+from modelexport.graph.inference import ensure_inferable
 from modelexport.record.provenance import Origin, Provenance
 
 
@@ -33,6 +35,12 @@ def read_hierarchy(file: TaggedFile) -> Provenance:
     ensure_sound(file.proto, file.graph, str(file.path))
     ensure_arity(file.proto, file.graph, str(file.path))
     return find_hierarchy(file.graph)
+
+
+def ensure_runnable(file: TaggedFile) -> None:
+    """Raise UserError for a file that runtimes would not return from, or that has no numbers to run with."""
+    ensure_inferable(file.proto, str(file.path))
+    ensure_weights(file, file.path)
 
 
 def ensure_record(file: TaggedFile) -> None:

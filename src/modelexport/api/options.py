@@ -29,6 +29,8 @@ class ExportOptions:
     """Everything about an export but the model and its inputs.
 
     dtype          of the weights, as it was asked for; the model that is exported has it already
+    weights        False: only their names, types, shapes, and where they are to come from
+    optimize       whether torch's optimizer runs on the graph
     external_data  None: a file of their own for weights of more than 1 GB
     shard_size     bytes that each file of weights is to have at most
     fx_graph       the kinds of FX graph that are written, and that the strategy fx_graph uses
@@ -41,6 +43,8 @@ class ExportOptions:
     strategy: str = "enhanced_semantic"
     opset: int | None = None
     dtype: str | None = None
+    weights: bool = True
+    optimize: bool = True
     static: bool = False
     dynamic: bool = False
     external_data: bool | None = None
@@ -64,6 +68,16 @@ class ExportOptions:
                 "--no-external-data puts weights into the model, and --shard-size into files beside it",
                 "Choose one of them.",
             )
+        if not self.weights:
+            self._ensure_possible_without_weights()
+
+    def _ensure_possible_without_weights(self) -> None:
+        if self.exporter == "torchscript":
+            raise UserError("--no-weights: TorchScript traces with numbers", "Use --exporter dynamo.")
+        if self.external_data is not None or self.shard_size is not None:
+            raise UserError("--no-weights: there are no weights to put anywhere", "Leave --external-data to `fill`.")
+        if self.jit_graph is not None or self.fx_graph:
+            raise UserError("--no-weights: --jit-graph and --fx-graph run the model", "Leave them out.")
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,12 @@ import numpy as np
 
 from modelexport.api.environment import Clock, Progress, need_torch
 from modelexport.api.keywords import ProfileKeywords
-from modelexport.api.opening import open_file
+from modelexport.api.opening import ensure_runnable, open_file
 from modelexport.api.package import Package, find_package, refuse_for_file
 from modelexport.api.prepare_file import fit_dtype, prepare_for_file
 from modelexport.api.profile_run import ProfileSettings, profile_feed
 from modelexport.errors import UserError
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
-from modelexport.graph.inference import ensure_inferable
 from modelexport.record.model_source import ModelSource
 from modelexport.record.results.package_profile import PackageProfile
 from modelexport.record.results.profile import Profile
@@ -84,7 +83,7 @@ def profile(  # noqa: PLR0913 - the keywords are the command line's options
     path = Path(file)
     with clock.step("read"):
         opened = open_file(path) if before is None else open_tagged(path)
-        ensure_inferable(opened.proto, str(path))
+        ensure_runnable(opened)
         origin = opened if before is None else open_file(Path(before))
         request = SampleRequest(1, seed, tuple(input), () if inputs is None else (Path(inputs),))
         feed = next(sample_feeds(opened.sized_proto, opened.graph, request)) if model is None else {}

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from modelexport.capture.export import TracedRun
 
 _MOST_FURTHER = 2
+# Axes that are longer than this are cut to these parts of them, the first that model and file take.
+_LONG = 64
+_PARTS = (8, 2)
 
 
 class AttributionWitness:
@@ -99,7 +102,9 @@ def _other_arguments(file: TaggedFile, run: TracedRun, seed: int) -> Iterator[Ca
 
     assigned = assign_inputs(file.proto, run.arguments.arrays)
     numbers = range(1, _MOST_FURTHER + 1)
-    resized = [run.arguments.with_sizes(_other_sizes(file, assigned, run.arguments, number)) for number in numbers]
+    choices = [_other_sizes(file, assigned, run.arguments, part, number) for part in _PARTS for number in numbers]
+    distinct = [choice for index, choice in enumerate(choices) if choice not in choices[:index]]
+    resized = [run.arguments.with_sizes(choice) for choice in distinct]
     sizes = ([sized for sized in resized if sized is not None], [run.arguments] * _MOST_FURTHER)
     for change, sized in itertools.product((resample_inputs, reorder_inputs), sizes):
         for number, arguments in enumerate(sized, start=1):
@@ -108,7 +113,7 @@ def _other_arguments(file: TaggedFile, run: TracedRun, seed: int) -> Iterator[Ca
 
 
 def _other_sizes(
-    file: TaggedFile, assigned: Mapping[str, str], arguments: CallArguments, number: int
+    file: TaggedFile, assigned: Mapping[str, str], arguments: CallArguments, part: int, number: int
 ) -> Mapping[str, Mapping[int, int]]:
     """By argument and axis: another size for each axis that the file leaves open. Axes of one size get one size.
 
@@ -117,7 +122,7 @@ def _other_sizes(
     shapes = {name: tuple(arguments.tensors[source].shape) for name, source in assigned.items()}
     dims = {value.name: input_dims(value) or () for value in file.proto.graph.input if value.name in assigned}
     axes = [(name, axis, dim) for name in shapes for axis, dim in enumerate(dims[name]) if isinstance(dim, str)]
-    known = {dim: _other_size(shapes[name][axis], number) for name, axis, dim in axes}
+    known = {dim: _other_size(shapes[name][axis], part, number) for name, axis, dim in axes}
     sizes: dict[str, dict[int, int]] = {}
     for name, axis, dim in axes:
         others = {other: size for other, size in known.items() if other != dim}
@@ -125,13 +130,15 @@ def _other_sizes(
     return sizes
 
 
-def _other_size(size: int, number: int) -> int:
-    """Shorter, so that it costs less, and another one in each run.
+def _other_size(size: int, part: int, number: int) -> int:
+    """Shorter, so that it costs less, and another one in each run. Of a long axis an eighth will do, as a rule.
 
-    8 ─► 5, 6      2 ─► 1, 2      1 ─► 2, 3
+    128 ─► 17, 18      8 ─► 5, 6      2 ─► 1, 2      1 ─► 2, 3
     """
     if size == 1:
         return size + number
+    if size > _LONG:
+        return size // part + number
     return min(size // 2 + number, size - 1) if size > 3 else max(size - 2 + number, 1)
 
 

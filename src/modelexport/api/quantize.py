@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from modelexport.api.asked_and_done import NOTHING_QUANTIZED, AskedQuantization, QuantizationCheck
 from modelexport.api.environment import Clock, Progress
 from modelexport.api.keywords import QuantizeKeywords
-from modelexport.api.opening import open_file
+from modelexport.api.opening import ensure_runnable, open_file
 from modelexport.api.options import as_sequence, ensure_known, parse_embedding
 from modelexport.api.package import Package, find_package, not_a_package
 from modelexport.api.package_tools import (
@@ -37,7 +37,6 @@ from modelexport.errors import ExtraMissing, UnknownName, UserError, quote_argum
 from modelexport.graph.file.metadata import EmbedOptions, ensure_flat
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
 from modelexport.graph.file.writing import ensure_model_target
-from modelexport.graph.inference import ensure_inferable
 from modelexport.graph.quantized import QUANTIZING
 from modelexport.inspect.query.answer import find_nodes
 from modelexport.record.lineage import is_changed_by
@@ -227,7 +226,7 @@ def _quantize_file(path: Path, request: _QuantizeRequest, target: Path, progress
     clock = Clock(progress)
     with clock.step("read"):
         opened = open_file(path)
-        ensure_inferable(opened.proto, str(path))
+        ensure_runnable(opened)
         ensure_apart(target, path)
         ensure_flat(opened.proto, str(path))  # quantizers do not look into functions
         job = _Job(opened, request.settings)

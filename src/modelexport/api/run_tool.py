@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from modelexport.api.asked_and_done import check_tool
 from modelexport.api.environment import Clock, Progress
 from modelexport.api.keywords import RunToolKeywords
-from modelexport.api.opening import note_source, open_file
+from modelexport.api.opening import ensure_runnable, note_source, open_file
 from modelexport.api.options import parse_embedding
 from modelexport.api.package import Package, find_package, not_a_package
 from modelexport.api.relink import relink_graph
@@ -30,7 +30,6 @@ from modelexport.graph.file.external import KEEP_DATA, explain_missing_data
 from modelexport.graph.file.metadata import EmbedOptions, ensure_flat
 from modelexport.graph.file.tagged_file import TaggedFile, find_ancestor, open_tagged
 from modelexport.graph.file.writing import ensure_model_target, save_model
-from modelexport.graph.inference import ensure_inferable
 from modelexport.graph.soundness import are_same, ensure_sound
 from modelexport.record.lineage import is_changed_by
 from modelexport.record.results.files import PackageChange, RelinkResult, ToolInfo, Unmet
@@ -148,7 +147,7 @@ def _run_on_file(path: Path, request: _ToolRequest, target: Path, clock: Clock) 
     ensure_model_target(target)
     with clock.step("read"):
         opened = open_file(path)
-        ensure_inferable(opened.proto, str(path))
+        ensure_runnable(opened)
         ensure_apart(target, path)
         # Most tools inline functions or leave them alone; either way the modules inside could not be followed.
         ensure_flat(opened.proto, str(path))

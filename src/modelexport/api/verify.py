@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from modelexport.api.environment import Clock, Progress
 from modelexport.api.keywords import VerifyKeywords
-from modelexport.api.opening import ensure_record, note_source
+from modelexport.api.opening import ensure_record, ensure_runnable, note_source
 from modelexport.api.options import NEW_TOKENS, ChainOptions, VerifyOptions, parse_tolerance
 from modelexport.api.package import Package, find_package, refuse_for_file
 from modelexport.api.verify_file import link_files, verify_against_file
@@ -26,7 +26,6 @@ from modelexport.errors import RuntimeFailed, UserError
 from modelexport.graph.file.mapped_memory import limit_memory
 from modelexport.graph.file.reading import largest_weight
 from modelexport.graph.file.tagged_file import TaggedFile, open_tagged
-from modelexport.graph.inference import ensure_inferable
 from modelexport.graph.soundness import ensure_sound
 from modelexport.record.amounts import read_size
 from modelexport.record.model_source import ModelSource
@@ -126,13 +125,15 @@ def _verify_file(
     path: Path, against: str | Path | Package | None, options: VerifyOptions, clock: Clock
 ) -> Verification:
     tagged = open_tagged(path)
-    ensure_inferable(tagged.proto, str(path))
+    ensure_runnable(tagged)
     if against is None:
         ensure_record(tagged)
         with _explaining_refusals(tagged), running_within(options.memory, largest_weight(tagged)) as use:
             verification = verify_against_model(tagged, options, clock)
         return replace(verification, notes=(*verification.notes, *tagged.key_notes, *use.notes))
-    files = link_files(tagged, open_tagged(Path(against)))
+    other = open_tagged(Path(against))
+    ensure_runnable(other)
+    files = link_files(tagged, other)
     with _explaining_refusals(*files), limit_memory(options.memory, max(map(largest_weight, files))) as use:
         verification = verify_against_file(*files, options, clock)
     return replace(verification, notes=(*verification.notes, *note_source(*files), *tagged.key_notes, *use.notes))

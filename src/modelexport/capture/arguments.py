@@ -218,6 +218,7 @@ class ExportRequest:
     axes          dynamic axes by input name, each with its name; empty for a static export
     must_dynamic  a refusal of dynamic axes is an error instead of a static export
     output_names  names for the graph's outputs, or none to leave torch's own
+    optimize      whether torch's optimizer runs on the graph
     """
 
     axes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
@@ -225,6 +226,7 @@ class ExportRequest:
     opset: int | None = None
     output_names: tuple[str, ...] = ()
     verbose: bool = False
+    optimize: bool = True
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ from modelexport.capture.silence import quiet
 from modelexport.capture.torchscript import export_torchscript, export_unfolded
 from modelexport.capture.transformers_exporter import export_transformers
 from modelexport.errors import InputError, ModelUnloadable, shorten, with_article
+from modelexport.graph.file.checkpoint import Checkpoint
 from modelexport.graph.index import Graph
 from modelexport.record.hierarchy import Hierarchy
 from modelexport.record.model_source import ModelSource
@@ -96,6 +97,12 @@ def trace_model(model: torch.nn.Module, inputs: object) -> TracedRun:
         # A model may return an input under the same name; a graph cannot have both.
         names = tuple(f"{name}_output" if name in arguments.tensors else name for name in tensors)
     return TracedRun(model, arguments, observed.hierarchy, tensors, names, notes)
+
+
+def count_bytes(model: torch.nn.Module) -> int:
+    """What the weights take in a file; those that are nowhere (device meta) take nothing."""
+    held = (tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.device.type != "meta")
+    return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
 
 def trace_prepared(prepared: PreparedModel) -> TracedRun:
@@ -190,6 +197,7 @@ class PreparedModel:
 
     others  the same tensors in other sizes, for a check of the file
     entry  the way in which it is called, if not by its own `forward`
+    checkpoint  has the weights of a module without numbers
     """
 
     module: torch.nn.Module
@@ -199,6 +207,7 @@ class PreparedModel:
     notes: tuple[str, ...] = ()
     others: tuple[Mapping[str, torch.Tensor], ...] = ()
     entry: EntryPoint | None = None
+    checkpoint: Checkpoint | None = None
 
 
 def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
@@ -212,7 +221,7 @@ def prepare_model(source: ModelSource, step: Step) -> PreparedModel:
             "Give a folder as output (-o FOLDER), or a callable that returns one of them.",
         )
     with step("inputs"):
-        return bind_inputs(loaded, source)
+        return replace(bind_inputs(loaded, source), checkpoint=loaded.checkpoint)
 
 
 def load_source(source: ModelSource) -> LoadedModel:

@@ -34,6 +34,7 @@ from modelexport.capture.arguments import CallArguments, bind_arguments
 from modelexport.capture.isolation import preserve_model
 from modelexport.capture.op_trace import OpRecorder
 from modelexport.capture.silence import quiet
+from modelexport.capture.traced_weights import fake_mode_of
 from modelexport.errors import InputError
 from modelexport.record.hierarchy import CallSite, Hierarchy, Module, ModuleCall, TensorInfo, join
 from modelexport.record.signals import Trace
@@ -103,7 +104,11 @@ _NO_KERNEL = "not implemented for"
 
 def call_model(model: nn.Module, arguments: CallArguments) -> Any:
     """Call a model as written; one that refuses its inputs is an error that lists them."""
-    with _without_compiler():
+    mode = fake_mode_of(model)
+    if mode is not None:
+        fakes = {name: mode.from_tensor(tensor, static_shapes=True) for name, tensor in arguments.tensors.items()}
+        arguments = arguments.with_tensors(fakes)
+    with _without_compiler(), mode or nullcontext():
         try:
             return model(*arguments.args, **arguments.kwargs)
         except Exception as error:

@@ -38,7 +38,9 @@ from modelexport.capture.arguments import Exported, ExportRequest
 from modelexport.capture.isolation import explain_optimizer, export_failed, root_cause
 from modelexport.capture.linear_optimizer import linear_rewriting, linear_signatures
 from modelexport.capture.recorded_lineage import RewriteRecorder
+from modelexport.capture.traced_arrays import declared_weights, folding_recipes, trace_initializers
 from modelexport.errors import ExportFailed
+from modelexport.graph.file.declared import declare
 from modelexport.graph.file.reading import DETACHED_ABOVE, ModelFile
 from modelexport.graph.file.weights import Lazy, WeightData
 from modelexport.graph.index import index_model
@@ -220,6 +222,7 @@ def finish_export(
     mend  what an exporter changes about the optimized graph
     """
     made = program.made
+    trace_initializers(made.model, model)
     fixed = _fixed_symbols(made)
     _copy_returned_inputs(made.model.graph)
     _name_outputs(made.model, request.output_names)
@@ -230,8 +233,9 @@ def finish_export(
     recorder = RewriteRecorder(made.model)
     # Both exporters that come here end in the same optimizer; sizes that are numbers leave it less to go wrong with.
     next_step = f"Try --exporter torchscript{', or --static' if request.axes else ''}."
-    with explain_optimizer(model, exporter, next_step), recorder.recording(), linear_rewriting():
-        made.optimize()
+    with explain_optimizer(model, exporter, next_step), recorder.recording(), linear_rewriting(), folding_recipes():
+        if request.optimize:
+            made.optimize()
         mend(made)
     _name_outputs(made.model, request.output_names)  # what is returned twice has become two values
     file = _to_file(made.model)
@@ -265,12 +269,18 @@ def _name_outputs(model: ir.Model, names: Sequence[str]) -> None:
 
 def _to_file(model: ir.Model) -> ModelFile:
     """The model as protobuf, without copying its weights."""
+    declared = declared_weights(model)
     with _detach_weights(model) as weights:
         proto = ir.to_proto(model)
     for tensor in proto.graph.initializer:
         if tensor.name in weights:
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
+        recipe, known = declared.get(tensor.name, (None, False))
+        # A small weight that was read is in the file as every constant of its size.
+        if recipe is not None and not (known and tensor.name not in weights):
+            weights.pop(tensor.name, None)
+            declare(tensor, recipe)
     return ModelFile(proto, weights, None)
 
 

@@ -54,6 +54,38 @@ def export(model: str, output: Path, no_check: bool, report: cli.Report, **optio
 
 @click.command()
 @cli.model_argument("file")
+@click.option(
+    "-m",
+    "--model",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="The checkpoint: a folder with safetensors. Default: the folder of FILE.",
+)
+@cli.target_option("The file with its weights.")
+@click.option("--external-data/--no-external-data", default=None, help="Weights in a file beside the model, or in it.")
+@click.option("--shard-size", metavar="SIZE", help="Weights in several files beside the model, of 2GB each, say.")
+@cli.report_options("text", "json", to_file=False)
+def fill(file: Path, output: Path, report: cli.Report, **options: Any) -> int:
+    """Put the weights of a checkpoint into FILE, which was exported with --no-weights.
+
+    \b
+    modelexport export -m ./llama --no-weights -o structure.onnx
+    modelexport fill structure.onnx -m ./llama -o llama.onnx
+
+    Weights are read, cast, transposed and written some rows at a time: memory does not grow with them. What comes out
+    is the file that `export` writes. A checkpoint with other tensors than those FILE was exported from is refused.
+    """
+    from modelexport.api.fill import fill as fill_file
+    from modelexport.show.text.written_files import filling_lines
+
+    with cli.quiet_run(report.verbosity) as progress:
+        result = fill_file(file, output, progress=progress, **options)
+    report.show_unless_quiet(result, lambda: filling_lines(result))
+    return 0
+
+
+@click.command()
+@cli.model_argument("file")
 @cli.source_option(required=False, purpose="Without it, FILE itself is asked.")
 @cli.target_option("The tagged file.")
 @cli.loading_options

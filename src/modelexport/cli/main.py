@@ -29,6 +29,7 @@ from modelexport.record.limits import MESSAGE_CHARACTERS
 _SECTIONS = {
     "Make tagged files": {
         "export": "Export a model to ONNX and record which module produced each node.",
+        "fill": "Put the weights of a checkpoint into a file that was exported without them.",
         "attach": "Tag a file that another tool exported, by its model or by what the file says itself.",
         "relink": "Carry the record to a file that an optimizer or quantizer made of a tagged one.",
         "run-tool": "Run an optimizer, converter or quantizer on a file, and relink what comes out.",
@@ -63,7 +64,7 @@ _SECTIONS = {
 # In the order in which help lists them.
 _VERBS = tuple(verb for section in _SECTIONS.values() for verb in section)
 _FILES = {
-    "export": ("export", "attach", "strategies"),
+    "export": ("export", "fill", "attach", "strategies"),
     "tools": ("relink", "run-tool", "quantize"),
     "read": ("analyze", "query", "validate", "cost", "profile"),
     "compare": ("compare", "diff", "verify"),

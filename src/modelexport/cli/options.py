@@ -213,6 +213,10 @@ _ARRAYS = "An .npz file with the inputs themselves"
 _GIVEN = (file_option("--inputs", help=f"{_ARRAYS}."),)
 _GIVEN_SEVERAL = (file_option("--inputs", multiple=True, help=f"{_ARRAYS}; repeatable, each is one run."),)
 _EXPORTING = (
+    click.option(
+        "--no-weights", is_flag=True, help="Write the graph alone: weights have type, shape and origin; see `fill`."
+    ),
+    click.option("--no-optimize", is_flag=True, help="Leave the graph as it is before torch's optimizer."),
     click.option("--static", is_flag=True, help="Fix every axis."),
     click.option("--dynamic", is_flag=True, help="Fail if batch and sequence axes cannot be dynamic."),
     click.option(

@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from modelexport.errors import FileUnwritable
+from modelexport.fleet.fleet_plan import PROGRAM
 from modelexport.fleet.process import Cause, Ended, Limits, ProcessSpec, run_process
 from modelexport.fleet.reports import count_operators, describe_finding, judge_step, read_figures, read_report
 from modelexport.fleet.shared_files import Share
@@ -45,7 +46,7 @@ class Abandoned(Exception):
 @dataclass(frozen=True)
 class Task:
     """
-    arguments    of `modelexport`; what earlier steps wrote is `Produced`
+    arguments    of `module`; what earlier steps wrote is `Produced`
     root         the folder of the fleet; of a shared address, a folder of the worker
     address      where files are shared through, if they are not in a folder that all workers see
     outputs      what must be there afterwards
@@ -67,6 +68,7 @@ class Task:
     code: str = ""
     address: str = ""
     retries: int = 1
+    module: str = PROGRAM
 
     @property
     def reads(self) -> tuple[Produced, ...]:
@@ -79,7 +81,7 @@ class Task:
     def command(self, row_folder: Path) -> tuple[str, ...]:
         """`-P`: no module is imported from the folder that the step writes to."""
         words = (str(row_folder / arg.step / arg.name) if isinstance(arg, Produced) else arg for arg in self.arguments)
-        return (sys.executable, "-P", "-m", "modelexport", *words)
+        return (sys.executable, "-P", "-m", self.module, *words)
 
     def result(self, status: StepStatus, reason: str = "") -> StepResult:
         return StepResult(

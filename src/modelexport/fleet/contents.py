@@ -134,6 +134,7 @@ def step_key(
             "package": row.package,
             "load": digests.of_options(row.load),
             "verb": step.verb,
+            "program": [step.module, *step.words],
             "options": digests.of_options(step.options),
             "environment": dict(sorted(row.environment.items())),
             "before": dict(sorted(before.items())),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -103,6 +103,7 @@ class Coordinator:
         self._digests = ContentDigests(books.folder / ".digests.json")
         self._versions = installed_versions()
         self._results: dict[str, dict[str, StepResult]] = {}
+        self._settled: deque[StepResult] = deque()
         self._ready: deque[Task] = deque()
         self._scheduled: set[tuple[str, str]] = set()
         self._memory_in_use: dict[tuple[str, str], int] = {}
@@ -121,17 +122,27 @@ class Coordinator:
 
     def run(self, backend: Backend) -> None:
         """Until every step has a result. What raises in between leaves all that ended recorded."""
+        deque(self.steps(backend), maxlen=0)
+
+    def steps(self, backend: Backend) -> Generator[StepResult]:
+        """Run, and give out each result as soon as it is there, those that are kept first."""
         try:
             for row in self._rows.values():
                 self._advance(row)
+                yield from self._take_settled()
             self._digests.save()
             while self._ready or self.progress.running:
                 self._start(backend)
                 for task, result in backend.wait():
                     self._end(task, result)
+                yield from self._take_settled()
         finally:
             backend.close()
             self._digests.save()
+
+    def _take_settled(self) -> Iterator[StepResult]:
+        while self._settled:
+            yield self._settled.popleft()
 
     def results(self) -> Iterator[StepResult]:
         """Of all rows of the plan, in its order; of rows that were not asked for, those that are known."""
@@ -172,6 +183,7 @@ class Coordinator:
 
     def _settle(self, result: StepResult) -> None:
         self._results.setdefault(result.row, {})[result.step] = result
+        self._settled.append(result)
         self.progress.failed += result.status is not StepStatus.OK
         self._listener(result.id, result, self.progress)
 
@@ -231,6 +243,7 @@ class Coordinator:
             row.code,
             self._options.address,
             self._plan.retries,
+            step.module,
         )
 
     def _known(self, task: Task) -> StepResult | None:

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import logging
 import queue
+import shutil
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,21 +35,28 @@ _SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
 # Seconds until a scheduler must have answered, and a silent one is gone.
 _CONNECT, _SILENCE = 15, 10.0
 _PATIENCE = 0.5
-# Steps for each thread of a worker: one that runs, and one that waits beside it.
-_AHEAD = 2
 
 
 @dataclass(frozen=True)
 class Deployer:
-    """What starts a cluster: a class of a library, with its keywords. `asks` says how workers are asked for."""
+    """What starts a cluster: a class of a library, with its keywords.
+
+    asks     how many workers it is asked for when it is there
+    program  what it calls to get machines
+    """
 
     library: str
     name: str
     package: str
     keywords: Mapping[str, object]
     asks: int = 0
+    program: str = ""
 
     def start(self) -> Any:
+        if self.program and shutil.which(self.program) is None:
+            # Dask says so in a thread of its own, and waits for workers that nobody will start.
+            hint = "Run this on a machine that can submit jobs, or use --cluster tcp://HOST:PORT."
+            raise ClusterUnusable(f"{self.name} needs the program {self.program}, which is not here", hint)
         try:
             cluster_class = getattr(import_module(self.library), self.name)
         except ImportError as error:
@@ -79,7 +88,7 @@ def choose_deployer(kind: str, settings: ClusterSettings) -> Deployer:
             return Deployer("distributed", "SSHCluster", "asyncssh", keywords)
         case "slurm":
             keywords = {"cores": 1, "processes": 1, "memory": "8GB", **options}
-            return Deployer("dask_jobqueue", "SLURMCluster", "dask-jobqueue", keywords, workers or 1)
+            return Deployer("dask_jobqueue", "SLURMCluster", "dask-jobqueue", keywords, workers or 1, "sbatch")
         case "kubernetes":
             keywords = {"name": "modelexport-fleet", "n_workers": workers or 1, **options}
             return Deployer("dask_kubernetes.operator", "KubeCluster", "dask-kubernetes", keywords)
@@ -115,7 +124,10 @@ class DaskBackend:
     def __init__(self, client: Any, cluster: Any, where: str) -> None:
         self._client, self._cluster, self._where = client, cluster, where
         self._run = uuid.uuid4().hex
-        self._futures: dict[Any, Task] = {}
+        # With the address of the worker that it was meant for.
+        self._futures: dict[Any, tuple[Task, str]] = {}
+        self._known_workers: Mapping[str, Any] = {}
+        self._asked = 0.0
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._last_heard = time.monotonic()
         # What it says of a connection that is lost, this backend says in one line.
@@ -125,9 +137,12 @@ class DaskBackend:
 
     @property
     def slots(self) -> int:
-        """Twice the threads of the workers that are there now; clusters grow while they run."""
+        """One for each thread of the workers that are there now; clusters grow while they run.
+
+        None waits at a worker: behind a step that takes an hour, it would wait while other workers have nothing to do.
+        """
         threads: int = sum(worker["nthreads"] for worker in self._workers().values())
-        return _AHEAD * max(1, threads)
+        return max(1, threads)
 
     def notes(self) -> Iterator[str]:
         """What a user should know of the workers: a worker with other versions gives other results."""
@@ -141,30 +156,53 @@ class DaskBackend:
     def start(self, task: Task) -> None:
         # A name of its own: Dask takes tasks with the same name for the same task, whoever asks.
         name = f"{task.row}-{task.step}-{uuid.uuid4().hex[:8]}"
+        worker = self._least_busy(task)
         future = self._client.submit(
-            run_on_worker, task, self._run, key=name, pure=False, resources=dict(task.resources) or None
+            run_on_worker,
+            task,
+            self._run,
+            key=name,
+            pure=False,
+            resources=dict(task.resources) or None,
+            workers=[worker] if worker else None,
+            allow_other_workers=bool(worker),  # it may die before it has begun
         )
-        self._futures[future] = task
+        self._futures[future] = task, worker
         future.add_done_callback(self._ended.put)
+
+    def _least_busy(self, task: Task) -> str:
+        """The address of the worker where a step begins first; empty if nobody offers what it wants.
+
+        With a memory limit, of the workers that have so much, if any has: rows of 64 GB and of 2 GB share a cluster.
+        Dask itself, with 20 workers and more, gives a task to any that has not two of them yet
+        (`decide_worker_non_rootish` in https://github.com/dask/distributed/blob/main/distributed/scheduler.py).
+        """
+        busy = Counter(worker for _, worker in self._futures.values())
+        fitting = {address: worker for address, worker in self._workers().items() if _offers(worker, task.resources)}
+        roomy = {address: worker for address, worker in fitting.items() if _has_room(worker, task.limits.memory or 0)}
+        workers = roomy or fitting
+        return min(workers, key=lambda address: busy[address] / workers[address]["nthreads"], default="")
 
     def _check_resources(self, wanted: Mapping[str, float]) -> None:
         """Dask waits forever for a resource that no worker has."""
-        offered = [worker.get("resources", {}) for worker in self._workers().values()]
+        workers = list(self._workers().values())
         for name, amount in wanted.items():
-            if offered and not any(resources.get(name, 0) >= amount for resources in offered):
-                known = sorted({key for resources in offered for key in resources})
+            if workers and not any(_offers(worker, {name: amount}) for worker in workers):
+                known = sorted({key for worker in workers for key in worker.get("resources", {})})
                 hint = (
                     f"Start workers with --resources '{name}={amount:g}'. {propose_name(name, known) if known else ''}"
                 )
                 raise ClusterUnusable(f"no worker of {self._where} offers {amount:g} {name}", hint)
 
     def _workers(self) -> Mapping[str, Any]:
-        """Those that the scheduler knows."""
-        try:
-            workers: Mapping[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
-        except TypeError:  # older versions list all of them, and have no such keyword
-            workers = self._client.scheduler_info()["workers"]
-        return workers
+        """Those that the scheduler knew a moment ago, by address. Of a thousand workers, an answer has megabytes."""
+        if time.monotonic() > self._asked + _PATIENCE or not self._known_workers:
+            try:
+                self._known_workers = self._client.scheduler_info(n_workers=-1)["workers"]
+            except TypeError:  # older versions list all of them, and have no such keyword
+                self._known_workers = self._client.scheduler_info()["workers"]
+            self._asked = time.monotonic()
+        return self._known_workers
 
     def wait(self) -> Iterator[tuple[Task, StepResult]]:
         try:
@@ -172,11 +210,11 @@ class DaskBackend:
         except queue.Empty:
             self._ensure_connected()
             # Again and again: workers come and go, and the first may come after the first step was given away.
-            for resources in {tuple(task.resources.items()) for task in self._futures.values()}:
+            for resources in {tuple(task.resources.items()) for task, _ in self._futures.values()}:
                 self._check_resources(dict(resources))
             return
         while True:
-            task = self._futures.pop(future, None)
+            task, _ = self._futures.pop(future, (None, ""))
             if task is not None:
                 yield task, self._result_of(future, task)
             try:
@@ -223,6 +261,16 @@ class DaskBackend:
                 with suppress(Exception):
                     part.close()
         self._log.setLevel(self._log_level)
+
+
+def _offers(worker: Mapping[str, Any], wanted: Mapping[str, float]) -> bool:
+    resources = worker.get("resources", {})
+    return all(resources.get(name, 0) >= amount for name, amount in wanted.items())
+
+
+def _has_room(worker: Mapping[str, Any], memory: int) -> bool:
+    """By the memory that it was started with; a worker without a limit says 0 or nothing."""
+    return (worker.get("memory_limit") or memory) >= memory
 
 
 # In each worker: what its running steps look at, by the run that they belong to.

@@ -18,6 +18,9 @@ from modelexport.fleet.process import Limits
 # What an option of a command can be: a flag, one value, or several.
 Option = bool | int | float | str | tuple[str, ...]
 
+# The module of steps that are verbs.
+PROGRAM = "modelexport"
+
 STEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 # Of a name in a path; file systems have 255, and folders inside of it need some.
@@ -33,6 +36,8 @@ class Step:
     reads      the step whose file it is given; empty for the model of the row
     after      steps whose results it uses if they are there
     resources  what a worker of a cluster must offer: `GPU` 1
+    module     the Python module that is run, and `words` its command line. Another one than this program is for code
+               that has work of its own (`measure/workers.py`); no file of models can name one. `verb` is then a label
     """
 
     name: str
@@ -42,6 +47,8 @@ class Step:
     after: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     resources: Mapping[str, float] = field(default_factory=dict)
+    module: str = PROGRAM
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,8 @@ def judge_step(ended: Ended, limits: Limits, folder: Path, outputs: Sequence[str
         missing = [REPORT]
     if ended.code == 0 and not missing:
         return StepStatus.OK, ""
-    if ended.code == _FINDING and not missing:
+    # Of a program that writes nothing, nothing can be read but that it failed.
+    if ended.code == _FINDING and outputs and not missing:
         return StepStatus.FOUND, ""
     # As `subprocess` has it: -11 for SIGSEGV.
     if ended.code < 0:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from modelexport.fleet.fleet_plan import Option, Row, Step
+from modelexport.fleet.fleet_plan import PROGRAM, Option, Row, Step
 
 MODEL, FOLDER, REPORT, PAGE, LOG = "model.onnx", "model", "report.json", "page.html", "log.txt"
 
@@ -52,7 +52,7 @@ VERBS: Mapping[str, Verb] = {
     "strategies": Verb(model=True),
     "profile": Verb(),
     "analyze": Verb(),
-    "validate": Verb(),
+    "validate": Verb(report="printed"),
     "cost": Verb(),
     "view": Verb(writes=PAGE, report=""),
 }
@@ -90,16 +90,20 @@ def output_name(row: Row, step: Step) -> str:
 
 
 def expected_outputs(row: Row, step: Step) -> tuple[str, ...]:
-    """What has to be there when it has done its work."""
+    """What has to be there when it has done its work; of another program, only its exit code is known."""
+    if step.module != PROGRAM:
+        return ()
     report = REPORT if VERBS[step.verb].report else ""
     return tuple(filter(None, (output_name(row, step), report)))
 
 
 def arguments_of(row: Row, step: Step, available: Collection[str]) -> tuple[Argument, ...]:
-    """The command line behind `modelexport`.
+    """The command line behind `modelexport`, or that of another program.
 
     available  steps that have written something; those of `after` are used if they are among them
     """
+    if step.module != PROGRAM:
+        return step.words
     verb = VERBS[step.verb]
     arguments: list[Argument] = [step.verb]
     if verb.takes == "file":

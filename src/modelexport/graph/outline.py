@@ -25,6 +25,7 @@ import onnx
 
 from modelexport.graph.dequantize import PACKED, Arrays, dequantize_rows, packed_weight_shape, stored_weight_input
 from modelexport.graph.file.external import is_external
+from modelexport.graph.file.filling import FilledWeight
 from modelexport.graph.file.reading import ModelFile, has_numbers, initializer_array
 from modelexport.graph.file.weights import has_data
 from modelexport.graph.index import MAIN, Graph, Node, Tensor, walk_nodes
@@ -138,13 +139,13 @@ _LARGEST = float(np.finfo(np.float16).max)
 _QUANTIZED_FROM = 16
 
 
-def sketch(array: np.ndarray) -> Sketch | None:
+def sketch(array: np.ndarray | FilledWeight) -> Sketch | None:
     """None for what is empty, no numbers, or too short to be a quantized weight."""
     is_integer = array.dtype.name.startswith(_INTEGERS)
     is_float = array.dtype.kind in _FLOATS and not is_integer
     if not array.size or not (is_float or (is_integer and array.size >= _QUANTIZED_FROM)):
         return None
-    elements = array[_places(array.shape)] if array.ndim else np.broadcast_to(array, PLACES)
+    elements = array[_places(array.shape)] if array.ndim else np.broadcast_to(np.asarray(array), PLACES)
     return _sketch_elements(elements, array.shape, quantized=not is_float)
 
 
@@ -224,6 +225,9 @@ def sketches_of(file: ModelFile, block: int = 0) -> Sketches:
             return sketch_packed(packed[name], _stored_inputs(file, packed[name], tensors))
         if tensor is None or 0 in tensor.dims or not has_numbers(file, tensor):
             return None
+        weight = file.weights.get(name)
+        if isinstance(weight, FilledWeight) and weight.shape:
+            return sketch(weight)
         content = initializer_array(file, tensor)
         return sketch(unblocked(content, block) if name in blocked else content)
 

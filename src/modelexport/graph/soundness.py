@@ -20,6 +20,7 @@ import onnx
 from modelexport.errors import FileUnreadable, some_of
 from modelexport.graph.algorithms import group_by_key
 from modelexport.graph.file import external
+from modelexport.graph.file.declared import has_recipe
 from modelexport.graph.file.reading import ModelFile, has_numbers, initializer_arrays, is_data_outside
 from modelexport.graph.file.weights import storage_size
 from modelexport.graph.index import KEY_SEPARATOR, MAIN, Graph, Node, walk_nodes
@@ -144,7 +145,7 @@ def checkable(model: ModelFile) -> onnx.ModelProto:
     """A model that the checker accepts if it would accept this one with all of its data."""
     proto = deepcopy(model.proto)
     graph = proto.graph
-    elsewhere = [tensor for tensor in graph.initializer if is_data_outside(model, tensor)]
+    elsewhere = [tensor for tensor in graph.initializer if is_data_outside(model, tensor) or has_recipe(tensor)]
     names = {tensor.name for tensor in elsewhere}
     kept = [tensor for tensor in graph.initializer if tensor.name not in names]
     # Before version 4 of the format every initializer had to be an input as well.

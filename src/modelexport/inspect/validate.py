@@ -27,6 +27,7 @@ from math import isinf
 
 from modelexport.errors import RecordUnreadable, quote_argument, some_of
 from modelexport.graph.file import metadata
+from modelexport.graph.file.declared import missing_weights
 from modelexport.graph.file.external import is_external, missing_data
 from modelexport.graph.file.tagged_file import TaggedFile, skip_unreadable
 from modelexport.graph.index import Node
@@ -198,6 +199,9 @@ def _valid_model(file: TaggedFile) -> Iterator[Finding]:
         yield error("invalid-model", "", problem)
     for name, reason in missing_data(file.proto, file.directory):
         yield error("data-missing", name, reason)
+    if missing := missing_weights(file):
+        message = f"{len(missing)} weights have no numbers, so that the file cannot be run: `modelexport fill` fills it"
+        yield Finding(Severity.WARNING, "weights-missing", "", message)
 
 
 def _missing_record(file: TaggedFile, severity: Severity) -> Iterator[Finding]:

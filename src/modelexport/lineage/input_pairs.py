@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import combinations, permutations, takewhile
 
 from modelexport.graph.index import Node
 from modelexport.graph.operators import (
@@ -277,8 +277,11 @@ def _pair_like_inputs(reader: Node, class_after: int, class_before: int, anchors
     producer, origin = anchors.after.producers.get(class_after), anchors.before.producers.get(class_before)
     same = None if producer is None else _find_above(class_after, producer, class_before, anchors)
     views = _pair_views(class_after, class_before, anchors)
+    scaled = _pair_above_scales(class_after, class_before, anchors)
     if producer is None or origin is None or views.skipped:
         yield views
+    elif scaled is not None:
+        yield scaled
     elif _is_read_transposed(reader, producer, origin, anchors):
         yield InputPair(class_after, anchors.before.inputs(origin)[0], (origin,))
     elif same is not None:
@@ -291,6 +294,22 @@ def _pair_like_inputs(reader: Node, class_after: int, class_before: int, anchors
         if is_new or (is_view(producer) and _is_read(origin, producer, anchors)):
             for source in anchors.after.data_inputs(producer)[:1]:
                 yield from _pair_like_inputs(reader, source, class_before, anchors)
+
+
+def _pair_above_scales(class_after: int, class_before: int, anchors: Anchors) -> InputPair | None:
+    """A known value in another shape, with what that was before it was scaled: a view changes no numbers.
+
+    before    m ──► Reshape ──► Transpose ──► t ──► Mul(0.5) ──► s ──► MatMul
+    after     m ──► Reshape ──► ? ──► FusedMatMul(alpha)                        ? is t
+    """
+    producer = anchors.after.producers.get(class_after)
+    read = anchors.after.content_inputs(producer) if producer is not None and is_rearranging(producer) else ()
+    known = anchors.get(read[0]) if read else NO_CLASS
+    between = anchors.before.nodes_between(known, class_before)
+    scales = list(takewhile(lambda node: is_linear(node) and not anchors.before.reads_weight(node), between))
+    if not scales or not all(map(is_rearranging, between[len(scales) :])):
+        return None
+    return InputPair(class_after, anchors.before.content_inputs(scales[-1])[0], tuple(scales))
 
 
 def _is_read_transposed(reader: Node, producer: Node, origin: Node, anchors: Anchors) -> bool:

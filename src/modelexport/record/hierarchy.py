@@ -177,9 +177,12 @@ class Hierarchy:
             return self.stacks.get(call, (call,))
         return (*map(ModuleCall, lineage_of(parent_path(call.path))), call)
 
-    def ran_inside(self, call: ModuleCall, around: Collection[ModuleCall]) -> bool:
-        """Whether a call was made inside of one of these, or is one; of a module that never ran, by path."""
-        if call in self.stacks:
+    def ran_inside(self, call: ModuleCall, around: Collection[ModuleCall], *, in_any_call: bool = False) -> bool:
+        """Whether a call was made inside of one of these, or is one; of a module that never ran, by path.
+
+        in_any_call  of those around, too, another call will do
+        """
+        if call in self.stacks and not in_any_call:
             return any(outer in around for outer in self.stacks[call])
         paths = {outer.path for outer in around}
         return any(outer.path in paths for outer in self.stack(call))

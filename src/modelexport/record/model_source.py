@@ -29,6 +29,7 @@ class ModelSource:
     static  inputs are for a graph without dynamic axes
     file_dtype  the type of the file that the model is loaded for, if there is one: of the weights of a checkpoint where
                 `dtype` is None, and of floats that it is given
+    weights  False: only the structure of a checkpoint or a configuration is loaded, without a number of its weights
     """
 
     model: torch.nn.Module | str | Path | None = None
@@ -46,6 +47,7 @@ class ModelSource:
     static: bool = False
     revision: str | None = None
     file_dtype: str | None = None
+    weights: bool = True
 
     @property
     def describes_inputs(self) -> bool:

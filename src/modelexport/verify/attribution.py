@@ -8,33 +8,41 @@ leads to the operator's result, so the nearest proved nodes tell whose it is (a 
     graph:  x ─► ReduceMean ─► Sub ─► … ─► Div ─► Mul ─► y     Mul is proved by y; all before it is enclosed:
                                                                every way down first meets a proved node of norm
 
+Evidence is asked in this order, for and against the owners; the first that tells decides. Values are asked here, and
+dataflow where it contradicts; verify/enclosure.py asks the rest of what is left open:
+
+    1 value         many different numbers     whoever issued them        3 several runs  few numbers that agree in all
+    2 weights       the only module that reads them                       4 dataflow      encloses, proves nothing
+
     PROVED        its owners issued its value            ENCLOSED      lies inside the work of its owners
     CONTRADICTED  values show that others did the work   NOT_PROVABLE  values do not tell, with the reason
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 
 from modelexport.graph.algorithms import backward_slice
 from modelexport.graph.index import MAIN, Node
 from modelexport.graph.protos import NCHWC
-from modelexport.graph.sample import Sample, alike
+from modelexport.graph.sample import Sample
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.provenance import Attribution, Provenance
-from modelexport.record.results.verification import NOT_RUN, AttributionProof, Fault, NodeProof, ShownBy, Verdict
+from modelexport.record.results.verification import NOT_RUN, AttributionProof, NodeProof, ShownBy, Verdict
 from modelexport.record.signals import IssuedOp
-from modelexport.verify.contributors import Contributors
+from modelexport.verify.contributors import BodyRunners, Contributors
 from modelexport.verify.evidence import (
     Frontier,
     NodeEvidence,
     SeenValues,
     examine,
+    name_fault,
     nearest_proved_above,
     nearest_proved_below,
+    nodes_before,
 )
 from modelexport.verify.witness import IssuedValue, OperatorSources
 
@@ -42,7 +50,13 @@ _Judgement = tuple[Verdict, str, Frontier]
 
 _INSIDE = "lies inside the work of another module"
 _UNNAMED = "does the work of a module that is not named"
+_RUNS = "another module runs its body"
 _NO_PART = "credited to a module that had no part in it"
+
+_NOT_BETWEEN = "not between proved nodes of one module"
+_SAYS_NOTHING = "all that is made of it says nothing"
+# Neighbours do not tell so far: they may when more of them are proved.
+LEFT_TO_NEIGHBOURS = frozenset({_NOT_BETWEEN, _SAYS_NOTHING})
 
 _NOBODY: Frontier = frozenset()
 # Domains of operators whose results have channels in another order, and some more of them to fill up a block:
@@ -75,6 +89,7 @@ class AttributionProver:
         self._values, self._graph, self._provenance, self._sources = values, graph, provenance, sources
         self._trouble, self._constants = trouble, constants
         self._evidence = {node.key: examine(node, values, sources) for node in graph.nodes}
+        self._runners = BodyRunners(values, provenance.hierarchy, sources, self._evidence)
         self._proved = {key: evidence.issuers for key, evidence in self._evidence.items() if evidence.is_landmark}
         self._below = nearest_proved_below(graph, self._proved)
         self._above = nearest_proved_above(graph, self._proved)
@@ -185,10 +200,8 @@ class AttributionProver:
         if not owners:
             return Verdict.UNATTRIBUTED, attribution.reason, _NOBODY
         evidence = self._evidence[node.key]
-        if around := self._around_body(node, owners, evidence.issuers):
-            if strangers := self._strangers(node, owners - around):
-                return Verdict.CONTRADICTED, _NO_PART, owners - strangers
-            return Verdict.PROVED, "", evidence.issuers
+        if judged := self._judge_runner(node, owners, evidence):
+            return judged
         if owners & evidence.issuers:
             return self._judge_proved(node, owners, evidence)
         packed = self._judge_packed(node, owners, evidence)
@@ -223,14 +236,28 @@ class AttributionProver:
                 return (Verdict.PROVED, "", parts) if is_certain else few
         return None
 
-    def _around_body(self, node: Node, owners: Frontier, issuers: Frontier) -> Frontier:
-        """Of a node that runs a body: its owners in whose calls its value was issued. It does all their work."""
-        if node.function not in self._graph.body_outputs and node.key not in self._graph.subgraphs:
-            return _NOBODY
-        hierarchy, outer = self._provenance.hierarchy, self._owners_of_body(node)
-        callers = owners & {caller for call in issuers for caller in hierarchy.stack(call)}
+    def _judge_runner(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement | None:
+        """A node that runs a body or a function: it does the work of all that is called there. None for others."""
+        is_holder, hierarchy = node.key in self._graph.subgraphs, self._provenance.hierarchy
+        if not is_holder and node.function not in self._graph.body_outputs:
+            return None
+        runners = self._runners.of(node) if is_holder else ()
+        if runners and not any(call.path in self._sources.hooked for call in {*runners, *owners}):
+            # It runs once, in one call.
+            right = [call for call in runners if call in owners][:1]
+            if owners != frozenset(right):
+                return Verdict.CONTRADICTED, _RUNS, frozenset(right or runners[:1])
+            is_certain = len(runners) == 1 or owners == evidence.issuers
+            return Verdict.PROVED if is_certain else Verdict.ENCLOSED, "", owners
+        if is_holder and not self._runners.has_counterparts(node):
+            return None
+        callers = owners & {caller for call in evidence.issuers for caller in hierarchy.stack(call)}
         # A body inside of a body is nobody's who calls the module that runs the outer one.
-        return frozenset(caller for caller in callers if not outer or hierarchy.ran_inside(caller, outer))
+        outer = self._owners_of_body(node)
+        callers = frozenset(caller for caller in callers if not outer or hierarchy.ran_inside(caller, outer))
+        if callers and (strangers := self._strangers(node, owners - callers)):
+            return Verdict.CONTRADICTED, _NO_PART, owners - strangers
+        return (Verdict.PROVED, "", evidence.issuers) if callers else None
 
     def _is_hooks_work(self, owners: Frontier, issuers: Frontier) -> bool:
         """Whether one of them called the other, which has hooks."""
@@ -256,10 +283,10 @@ class AttributionProver:
             by_neighbours = self._judge_by_neighbours(node, owners, evidence)
             unclear = (Verdict.NOT_PROVABLE, "several modules made the same", evidence.makers)
             return by_neighbours if by_neighbours[0] is Verdict.ENCLOSED else unclear
-        shown = worked | evidence.makers | evidence.passers
+        shown = worked | evidence.makers
         if not owners <= shown:
             absorbed = self._slices.absorbed_by(node, [value.number for value in issued if value.new])
-            shown |= absorbed | self._left_over(node)
+            shown |= absorbed | self._slices.left_over(node, self._constants, self._evidence)
         return self._judge_extra_owners(owners, evidence, shown)
 
     def _worked(self, issued: Iterable[IssuedValue]) -> Frontier:
@@ -275,7 +302,7 @@ class AttributionProver:
 
     def _is_bounded(self, node: Node, evidence: NodeEvidence) -> bool:
         """Whether all who had a part in a node's value are known, though the value itself does not tell."""
-        if node.key in self._values.random or node.domain in _OWN_LAYOUTS:
+        if node.key in self._values.random or node.domain in _OWN_LAYOUTS or node.key in self._open_ended:
             return False
         calls = self._contributors[node.key]
         if not evidence.silence:
@@ -298,26 +325,8 @@ class AttributionProver:
         strangers = {owner for owner in owners - contributors if owner.path not in paths}
         if self._evidence[node.key].idle:
             strangers &= self._busy
-        strangers -= self._left_over(node) if strangers else _NOBODY
+        strangers -= self._slices.left_over(node, self._constants, self._evidence) if strangers else _NOBODY
         return frozenset(owner for owner in strangers if owner.path not in self._sources.hooked)
-
-    def _left_over(self, node: Node) -> Frontier:
-        """The calls of operators that were broken in two: the first part made their value, the rest added nothing.
-
-        run:    x ─► addmm (dense; its bias is zero) ─► h ─► gelu (act) ─► g
-        graph:  x ─► MatMul ─► h ─► BiasGelu (dense, act; it reads the bias) ─► g
-        """
-        rest = [self._constants[name] for name in node.inputs if name in self._constants]
-        calls = set()
-        for maker in self._graph.predecessors(node) if rest else ():
-            done = [self._constants[name] for name in maker.inputs if name in self._constants]
-            left = [weight for weight in rest if not any(alike(weight, other) for other in done)]
-            calls |= {
-                value.op.call
-                for value in self._evidence[maker.key].issued
-                if any(self._sources.reads_all(value, [weight]) for weight in left)
-            }
-        return frozenset(calls)
 
     def _credited_above(self, node: Node) -> Frontier:
         """The owners of the nodes between this one and what is known."""
@@ -334,7 +343,9 @@ class AttributionProver:
     def _judge_by_neighbours(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
         """By the nearest proved nodes above and below, where the node's own values do not decide."""
         around = self._owners_of_body(node)
-        if around and not any(self._provenance.hierarchy.ran_inside(owner, around) for owner in owners):
+        # What did not run is in no call: that of the module in another call, where it ran, is as good.
+        is_inside = partial(self._provenance.hierarchy.ran_inside, in_any_call=evidence.silence == NOT_RUN)
+        if around and not any(is_inside(owner, around) for owner in owners):
             return Verdict.CONTRADICTED, "inside a body that another module runs", around
         if node.key in self._returned or evidence.silence == NOT_RUN:
             return Verdict.NOT_PROVABLE, evidence.silence or "leads out of its function", _NOBODY
@@ -354,17 +365,18 @@ class AttributionProver:
     @cached_property
     def _returned(self) -> frozenset[str]:
         """Keys of nodes in functions from which a way leads out over nothing that is proved: calls lie there."""
-        graph = self._graph
-        functions = [
-            graph_id for graph_id in graph.body_outputs if graph_id != MAIN and graph_id not in graph.body_owner
-        ]
-        values = {value for graph_id in functions for value in graph.body_outputs[graph_id]}
-        leading = set()
-        for node in reversed(graph.running_order):
-            below = (near.key for near in graph.successors(node))
-            if not values.isdisjoint(node.outputs) or any(key in leading and key not in self._proved for key in below):
-                leading.add(node.key)
-        return frozenset(leading)
+        bodies = self._graph.body_outputs
+        functions = [graph_id for graph_id in bodies if graph_id != MAIN and graph_id not in self._graph.body_owner]
+        return nodes_before(self._graph, {value for name in functions for value in bodies[name]}, self._proved)
+
+    @cached_property
+    def _open_ended(self) -> frozenset[str]:
+        """Keys of nodes from which a way leads to a result of the model over nothing that says whose it is.
+
+        x ─► Sub ─► Mul ─► ReduceMean ─► y: three numbers, the result of std. Who had a part in it is not known.
+        """
+        telling = {key for key, evidence in self._evidence.items() if evidence.issuers}
+        return nodes_before(self._graph, self._graph.outputs, telling) - telling
 
     def _judge_enclosed(self, node: Node, owners: Frontier, evidence: NodeEvidence) -> _Judgement:
         under, over = self._below[node.key], self._above[node.key]
@@ -376,9 +388,6 @@ class AttributionProver:
         if silence := evidence.silence or self._trouble or unclear:
             return Verdict.NOT_PROVABLE, silence, _NOBODY
         beside = self._fused_beside(node)
-        moved = evidence.idle or node.domain in _OWN_LAYOUTS
-        if not moved and not all(self._takes_part(owner, around | beside) for owner in owners):
-            return Verdict.CONTRADICTED, "lies between modules that have nothing to do with it", around
         if owners <= beside and not evidence.passers:
             return Verdict.NOT_PROVABLE, "beside a node that does the work of several modules", beside
         return self._judge_misplaced(node, owners, evidence, under)
@@ -399,22 +408,8 @@ class AttributionProver:
             return Verdict.NOT_PROVABLE, "kept in a layout of ONNX Runtime's own", under
         if evidence.passers and not evidence.idle:
             return Verdict.CONTRADICTED, "another module issued its value in this shape", evidence.passers
-        if evidence.new and under and not owners & under:
+        if evidence.new and under and not owners & under and node.key not in self._open_ended:
             if not self._plainly_below[node.key]:
-                return Verdict.NOT_PROVABLE, "all that is made of it says nothing", under
+                return Verdict.NOT_PROVABLE, _SAYS_NOTHING, under
             return Verdict.CONTRADICTED, _INSIDE, under
-        return Verdict.NOT_PROVABLE, "not between proved nodes of one module", under
-
-    def _takes_part(self, owner: ModuleCall, around: Frontier) -> bool:
-        """Whether it did any of the work around a node, called somebody who did, or was called by one who did."""
-        stack = self._provenance.hierarchy.stack
-        callers = {caller for call in around for caller in stack(call)}
-        return not around or owner in callers or not around.isdisjoint(stack(owner))
-
-
-def name_fault(owners: Frontier, issued: Frontier, stack: Callable[[ModuleCall], tuple[ModuleCall, ...]]) -> Fault:
-    """How owners are wrong, where values point to others. stack: of a call, itself and those around it."""
-    if owners & issued:
-        return Fault.TOO_NARROW if owners <= issued else Fault.TOO_WIDE
-    callers = {caller for call in issued for caller in stack(call)}
-    return Fault.TOO_SHALLOW if owners <= callers else Fault.ANOTHER_MODULE
+        return Verdict.NOT_PROVABLE, _NOT_BETWEEN, under

@@ -17,14 +17,16 @@ ran, so they are the work of that one, or of the module that called all of them:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
-from modelexport.graph.index import Graph, Node
+from modelexport.graph.index import MAIN, Graph, Node
 from modelexport.record.hierarchy import ModuleCall
 from modelexport.record.results.verification import NOT_RUN, AttributionProof, NodeProof, ShownBy, Verdict
-from modelexport.verify.attribution import name_fault
+from modelexport.verify.attribution import LEFT_TO_NEIGHBOURS
 from modelexport.verify.evidence import (
     Frontier,
+    name_fault,
     nearest_proved_above,
     nearest_proved_below,
     with_successors,
@@ -33,8 +35,35 @@ from modelexport.verify.series import RunSeries, SeriesEvidence
 
 _NOBODY: Frontier = frozenset()
 _REFUTED = "others issued its value in several runs"
+_WEIGHT_OF_OTHERS = "another module reads the weight that it reads"
 _Stack = Callable[[ModuleCall], tuple[ModuleCall, ...]]
 _Shown = dict[str, ShownBy]
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What weights and further runs say of a node.
+
+    said        the calls that issued its value in every run
+    likely      its owners are among them
+    idle        it passes on what it reads
+    shown_by    what shows that it is its owners'
+    others      whose it is by the same evidence, if not its owners'
+    reason      why
+    is_refuted  whether that is more than a few numbers: nothing is enclosed across it
+    is_sure     whether it is a reason to contradict
+    is_open     whether dataflow may tell whose it is
+    """
+
+    said: SeriesEvidence
+    likely: bool
+    idle: bool
+    shown_by: ShownBy | None = None
+    others: Frontier = _NOBODY
+    reason: str = ""
+    is_refuted: bool = False
+    is_sure: bool = False
+    is_open: bool = False
 
 
 class ProofCompletion:
@@ -56,6 +85,7 @@ class ProofCompletion:
     ) -> None:
         self._graph, self._stack, self._proof, self._exact = graph, stack, proof, exact
         self._random = with_successors(graph, drawing)
+        self._by_key = {node.key: node for node in proof.nodes}
         self._owners = {node.key: frozenset(node.claimed) for node in proof.nodes}
         self._undecided = [graph.by_key[node.key] for node in proof.nodes if _is_undecided(node)]
         enclosed = (node for node in proof.nodes if node.verdict is Verdict.ENCLOSED and node.reason)
@@ -68,59 +98,87 @@ class ProofCompletion:
         return frozenset(value for node in self._silent for value in (*node.inputs, *node.outputs) if value)
 
     def complete(self, series: RunSeries) -> AttributionProof:
-        said = {node.key: series.examine(node) for node in self._silent if node.key not in self._random}
-        newly_shown: _Shown = {
-            key: ShownBy.SERIES for key, evidence in said.items() if self._is_exactly(key, evidence.issuers)
-        }
-        readers = {node.key: series.weight_readers(node) for node in self._undecided}
-        newly_shown |= {key: ShownBy.WEIGHTS for key, calls in readers.items() if self._is_exactly(key, calls)}
-        likely = {key for key, evidence in said.items() if self._owners[key] <= evidence.issuers}
-        idle = {node.key for node in self._silent if series.is_idle(node)}
-        # What is passed on as it is was issued by its maker, and need not be by whoever passes it on.
-        spared = {*likely, *idle, *newly_shown}
-        strong = {key: evidence for key, evidence in said.items() if evidence.is_strong and key not in spared}
-        # A fused node does the work of others, too; its value shows the last of them.
-        refuted = {key: evidence for key, evidence in strong.items() if self._owners[key].isdisjoint(evidence.issuers)}
-        others = {key for key, calls in readers.items() if calls and not self._owners[key] <= calls}
-        waiting = [node for node in self._undecided if node.key not in {*newly_shown, *strong, *others}]
-        shown = {key: self._owners[key] for key in {*self._proof.shown, *newly_shown} - {*refuted}}
+        told = {node.key: self._ask(node, series) for node in self._silent}
+        newly_shown: _Shown = {key: heard.shown_by for key, heard in told.items() if heard.shown_by}
+        refuted = {key: self._refute(key, heard) for key, heard in told.items() if heard.is_refuted}
+        doubted = {key for key, heard in told.items() if heard.others}
+        likely = {key for key, heard in told.items() if heard.likely}
+        idle = {key for key, heard in told.items() if heard.idle}
         # What others issued in several runs is theirs: nothing is enclosed across it.
-        others_work = {key: evidence.issuers for key, evidence in refuted.items()}
-        enclosure = Enclosure(self._graph, self._owners, {**shown, **others_work}, self._stack)
-        enclosed = {node.key for node in self._silent if node.key in shown} - {*newly_shown}
+        others_work = {key: heard.others for key, heard in told.items() if heard.is_refuted}
+        own = {key: self._owners[key] for key in {*self._proof.shown, *newly_shown} - doubted}
+        enclosure = Enclosure(self._graph, self._owners, {**own, **others_work}, self._stack)
+        enclosed = {node.key for node in self._silent if node.key in own} - {*newly_shown}
         reopened = enclosure.reopen(enclosed, others_work) if others_work else set[str]()
+        reopened |= self._cut_off({**newly_shown, **others_work}, enclosure)
+        waiting = [node for node in self._undecided if told[node.key].is_open]
         waiting += map(self._graph.by_key.__getitem__, reopened)
         shareable = idle | {node.key for node in waiting if node.key not in self._graph.computed}
         newly_shown |= enclosure.extend(waiting, shareable=shareable, likely=likely)
+        said = {key: heard.said for key, heard in told.items()}
         by_readers = series.tell_apart(self._graph, said, enclosure.shown)
-        apart = {key for key in likely - newly_shown.keys() if self._is_exactly(key, by_readers.get(key, _NOBODY))}
+        apart = {key for key in likely - newly_shown.keys() if self._owners[key] == by_readers.get(key)}
         if apart:
             enclosure.show(apart)
             newly_shown |= dict.fromkeys(apart, ShownBy.BESIDE)
             waiting = [node for node in waiting if node.key not in newly_shown]
             newly_shown |= enclosure.extend(waiting, shareable=shareable, likely=likely)
-        judged = (self._refute(node, refuted[node.key]) if node.key in refuted else node for node in self._proof.nodes)
-        opened = (_open(node) if node.key in reopened - {*newly_shown} else node for node in judged)
+        judged = (refuted.get(node.key, node) for node in self._proof.nodes)
+        no_more = (reopened | doubted) - {*newly_shown, *refuted}
+        opened = (_open(node) if node.key in no_more else node for node in judged)
         return AttributionProof(tuple(self._complete_node(node, newly_shown) for node in opened))
 
-    def _refute(self, node: NodeProof, evidence: SeriesEvidence) -> NodeProof:
-        """A node that, in several runs, others issued than its owners.
+    def _ask(self, node: Node, series: RunSeries) -> _Told:
+        """What weights say, and then further runs, of a node whose value in one run does not decide."""
+        owners, readers = self._owners[node.key], series.weight_readers(node)
+        said = SeriesEvidence() if node.key in self._random else series.examine(node)
+        likely, idle = owners <= said.issuers, series.is_idle(node)
+        told = partial(_Told, said=said, likely=likely, idle=idle)
+        # A module that is called again reads its weights again: they tell whose, and not in which call.
+        is_sole = len(readers) == 1 or (node.graph != MAIN and len({call.path for call in readers}) == 1)
+        if is_sole and readers == owners:
+            return told(shown_by=ShownBy.WEIGHTS)
+        if said.issuers and said.issuers == owners:
+            return told(shown_by=ShownBy.SERIES)
+        # What is passed on as it is was issued by its maker, and need not be by whoever passes it on. Who runs a body
+        # need not have issued what it returns.
+        if likely or idle or node.key in self._graph.subgraphs or node.function in self._graph.body_outputs:
+            return told(is_open=not readers or owners <= readers)
+        computed = node.key in self._graph.computed
+        if is_sole and not _share_module(owners, readers) and not series.are_hooked(owners | readers):
+            return told(others=readers, reason=_WEIGHT_OF_OTHERS, is_refuted=True, is_sure=computed)
+        # A fused node does the work of others, too; its value shows the last of them.
+        # Sizes are equal to those that others asked for, in any number of runs.
+        if owners.isdisjoint(said.issuers) and said.issuers and (said.is_strong or computed):
+            # A range or a table may come up inside of an operator that the exporter broke down, and be the same as
+            # that of another module: what is worked out from what the model is fed is not.
+            is_sure = said.is_new and computed
+            return told(others=said.issuers, reason=_REFUTED, is_refuted=said.is_strong, is_sure=is_sure)
+        return told(is_open=not said.is_strong and (not readers or owners <= readers))
 
-        Only a value that is worked out from what the model is fed is a reason to say so: a range or a table may come
-        up inside of an operator that the exporter broke down, and be the same as that of another module.
+    def _cut_off(self, landmarks: Collection[str], enclosure: Enclosure) -> set[str]:
+        """Keys of nodes that the first run enclosed, and what is known by now does not, across nodes that it left open.
+
+        Sizes are on no way: what is made of a value is, and what is asked of its shape is not.
         """
-        is_sure = self._exact and evidence.is_new and node.key in self._graph.computed
+        proved = {node.key: self._owners[node.key] for node in self._proof.nodes if node.verdict is Verdict.PROVED}
+        known = {key: enclosure.shown.get(key) or self._owners[key] for key in landmarks if key in self._graph.computed}
+        enclosed = [
+            node.key for node in self._proof.nodes if node.verdict is Verdict.ENCLOSED and node.key not in known
+        ]
+        return enclosure.cut_off(enclosed, proved, {**proved, **known}) if known else set()
+
+    def _refute(self, key: str, told: _Told) -> NodeProof:
+        """A node that, in several runs or by its weights, is the work of others than its owners."""
+        is_sure = self._exact and told.is_sure
         return replace(
-            node,
+            self._by_key[key],
             verdict=Verdict.CONTRADICTED if is_sure else Verdict.NOT_PROVABLE,
-            reason=_REFUTED,
-            issued=tuple(sorted(evidence.issuers)),
-            fault=name_fault(self._owners[node.key], evidence.issuers, self._stack) if is_sure else None,
+            reason=told.reason,
+            issued=tuple(sorted(told.others)),
+            fault=name_fault(self._owners[key], told.others, self._stack) if is_sure else None,
             shown_by=None,
         )
-
-    def _is_exactly(self, key: str, calls: Frontier) -> bool:
-        return bool(calls) and calls == self._owners[key]
 
     def wants_more(self, proof: AttributionProof, series: RunSeries) -> bool:
         """Whether a further run could show nodes that are still open: nothing has been said of them in two runs."""
@@ -137,6 +195,11 @@ class ProofCompletion:
         return replace(node, verdict=verdict, shown_by=shown_by, issued=tuple(sorted(node.claimed)))
 
 
+def _share_module(some: Frontier, others: Frontier) -> bool:
+    """Whether a module is among both, be it in another call."""
+    return not {call.path for call in some}.isdisjoint(call.path for call in others)
+
+
 def _open(proof: NodeProof) -> NodeProof:
     return replace(proof, verdict=Verdict.NOT_PROVABLE, shown_by=None, issued=())
 
@@ -145,7 +208,8 @@ def _is_undecided(proof: NodeProof) -> bool:
     """Whether values leave open whose it is, and refute none of its owners."""
     if proof.verdict is not Verdict.NOT_PROVABLE or proof.reason == NOT_RUN:
         return False
-    return not proof.issued or set(proof.claimed) <= set(proof.issued)
+    is_left = not proof.issued or proof.reason in LEFT_TO_NEIGHBOURS
+    return is_left or set(proof.claimed) <= set(proof.issued)
 
 
 class Enclosure:
@@ -205,6 +269,15 @@ class Enclosure:
             reopened |= crossing
             left -= crossing
             self.shown = {key: calls for key, calls in self.shown.items() if key not in crossing}
+
+    def cut_off(self, keys: Collection[str], before: Mapping[str, Frontier], now: Mapping[str, Frontier]) -> set[str]:
+        """Those of some nodes that what was known before encloses, and what is known now does not: shown no more.
+
+        before, now  by key, whose the proved nodes are
+        """
+        lost = set(self._between(keys, before)) - set(self._between(keys, now))
+        self.shown = {key: calls for key, calls in self.shown.items() if key not in lost}
+        return lost
 
     def _by_readers(self, node: Node, is_shareable: bool) -> ShownBy | None:
         """How its readers enclose a node, if they do."""

@@ -9,14 +9,14 @@ Inside of the body of a Loop or a function, a node makes a value in each round: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from modelexport.graph.index import MAIN, SHAPE_READERS, Graph, Node
 from modelexport.graph.sample import Sample, alike
 from modelexport.record.hierarchy import ModuleCall
-from modelexport.record.results.verification import NOT_RUN
+from modelexport.record.results.verification import NOT_RUN, Fault
 from modelexport.verify.witness import IssuedValue, OperatorSources
 
 Frontier = frozenset[ModuleCall]
@@ -154,6 +154,19 @@ def with_successors(graph: Graph, keys: Collection[str]) -> frozenset[str]:
     return frozenset(dependent)
 
 
+def nodes_before(graph: Graph, values: Iterable[str], barriers: Container[str]) -> frozenset[str]:
+    """Keys of the nodes from which a way leads to one of these values, over no node whose key is a barrier.
+
+    A size is not a way: nothing is done with what it is asked of.
+    """
+    wanted, before = frozenset(values), set[str]()
+    for node in reversed(graph.running_order):
+        below = (near.key for near in graph.successors(node) if near.operator not in SHAPE_READERS)
+        if not wanted.isdisjoint(node.outputs) or any(key in before and key not in barriers for key in below):
+            before.add(node.key)
+    return frozenset(before)
+
+
 def nearest_proved_below(
     graph: Graph, proved: Mapping[str, Frontier], passable: Collection[str] | None = None
 ) -> Mapping[str, Frontier]:
@@ -229,3 +242,11 @@ def _why_silent(outputs: Sequence[Sample], sources: OperatorSources) -> str:
     if any(made.distinctive for made in outputs):
         return "hands on an input of the model"
     return "too few different numbers"
+
+
+def name_fault(owners: Frontier, issued: Frontier, stack: Callable[[ModuleCall], tuple[ModuleCall, ...]]) -> Fault:
+    """How owners are wrong, where values point to others. stack: of a call, itself and those around it."""
+    if owners & issued:
+        return Fault.TOO_NARROW if owners <= issued else Fault.TOO_WIDE
+    callers = {caller for call in issued for caller in stack(call)}
+    return Fault.TOO_SHALLOW if owners <= callers else Fault.ANOTHER_MODULE

@@ -138,11 +138,16 @@ class RunSeries:
         self._runs = [_LabelledRun.of(run) for run in runs]
         self._weights = weights
         self._parameters = _ParameterReaders(runs[0])
+        self._hooked = runs[0].run.hooked
 
     def weight_readers(self, node: Node) -> frozenset[ModuleCall]:
         """The calls whose operators read the weights that a node reads."""
         weights = [self._weights[name] for name in node.inputs if name in self._weights]
         return frozenset(call for weight in weights if weight.distinctive for call in self._parameters.readers(weight))
+
+    def are_hooked(self, calls: Iterable[ModuleCall]) -> bool:
+        """Whether a hook of one of them may have issued what it seems to have issued."""
+        return any(call.path in self._hooked for call in calls)
 
     def is_idle(self, node: Node) -> bool:
         """Whether a node passes on something that it reads in the same shape, in every run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -101,6 +102,13 @@ def prepare(build: Callable[[], Built]) -> Built:
     return model.eval(), inputs
 
 
+@cache
+def prepared_entries(build: Callable[[], Built], merged: bool) -> tuple[Built, Sequence[EntryPoint]]:
+    """For tests that change nothing about them: to find them takes seconds."""
+    model, inputs = prepare(build)
+    return (model, inputs), tuple(find_entry_points(model, inputs, merged))
+
+
 def call(entry: EntryPoint, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     with torch.no_grad():
         return entry.forward(**{name: tensors[name] for name in entry.inputs})
@@ -126,8 +134,8 @@ def chain(entries: Mapping[str, EntryPoint], inputs: Mapping[str, Tensor], token
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("build", BUILDERS)
 def test_chain_equals_generate(build: Callable[[], Built], merged: bool) -> None:
-    model, inputs = prepare(build)
-    entries = {entry.name: entry for entry in find_entry_points(model, inputs, merged)}
+    (model, inputs), found = prepared_entries(build, merged)
+    entries = {entry.name: entry for entry in found}
     assert list(entries) == (["encoder", "decoder_merged"] if merged else ["encoder", "decoder", "decoder_with_past"])
     expected = record_steps(model, inputs, 6)
     logits = chain(entries, inputs, [recorded.arguments["decoder_input_ids"] for recorded in expected.calls])
@@ -136,14 +144,14 @@ def test_chain_equals_generate(build: Callable[[], Built], merged: bool) -> None
 
 
 def test_masks_are_those_that_a_decoder_reads() -> None:
-    encoder, decoder, later = find_entry_points(*prepare(build_waveform))
+    encoder, decoder, later = prepared_entries(build_waveform, False)[1]
     assert list(call(encoder, encoder.inputs)) == ["last_hidden_state", "encoder_outputs.attention_mask"]
     assert list(decoder.inputs) == ["input_ids", "encoder_hidden_states", "encoder_outputs.attention_mask"]
     assert set(later.inputs) - {pair.past for pair in later.cache} == {"input_ids", "encoder_outputs.attention_mask"}
 
 
 def test_names_and_axes() -> None:
-    encoder, decoder, later = find_entry_points(*prepare(build_t5))
+    encoder, decoder, later = prepared_entries(build_t5, False)[1]
     text = {0: "batch", 1: "encoder_sequence"}
     assert encoder.axes == {"input_ids": text, "attention_mask": text}
     assert list(decoder.inputs) == ["input_ids", "encoder_attention_mask", "encoder_hidden_states"]
@@ -157,7 +165,7 @@ def test_names_and_axes() -> None:
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("build", BUILDERS)
 def test_samples_of_other_sizes_differ_along_open_axes_alone(build: Callable[[], Built], merged: bool) -> None:
-    for entry in find_entry_points(*prepare(build), merged):
+    for entry in prepared_entries(build, merged)[1]:
         opened = {(name, axis) for name, axes in entry.axes.items() for axis in axes}
         varied = set[tuple[str, int]]()
         for other in entry.others:
@@ -171,18 +179,18 @@ def test_samples_of_other_sizes_differ_along_open_axes_alone(build: Callable[[],
 
 
 def test_later_calls_are_sampled_with_one_token_as_well() -> None:
-    _, decoder, later = find_entry_points(*prepare(build_t5))
+    _, decoder, later = prepared_entries(build_t5, False)[1]
     for entry in (decoder, later):
         assert 1 in {other["input_ids"].shape[1] for other in entry.others}
 
 
 def test_a_merged_decoder_is_sampled_with_an_empty_cache() -> None:
-    _, entry = find_entry_points(*prepare(build_bart), merged=True)
+    _, entry = prepared_entries(build_bart, True)[1]
     assert 0 in {other["past_key_values.0.encoder.key"].shape[2] for other in entry.others}
 
 
 def test_later_calls_leave_out_what_they_do_not_read() -> None:
-    _, _, later = find_entry_points(*prepare(build_bart))
+    _, _, later = prepared_entries(build_bart, False)[1]
     results = call(later, later.inputs)
     assert "encoder_hidden_states" not in later.inputs
     assert {name for name in results if not name.startswith("present.")} == {"logits"}
@@ -190,7 +198,7 @@ def test_later_calls_leave_out_what_they_do_not_read() -> None:
 
 
 def test_merged_decoder_takes_any_part_of_the_cache() -> None:
-    _, entry = find_entry_points(*prepare(build_bart), merged=True)
+    _, entry = prepared_entries(build_bart, True)[1]
     kept = [name for name in entry.inputs if ".encoder." in name]
     assert entry.axes[kept[0]] == {0: "batch", 2: "past_encoder_sequence"}
     expected = call(entry, entry.inputs)

@@ -12,8 +12,8 @@ from measure.anyfile.foreign import compose_table, list_reasons
 from measure.anyfile.foreign_files import Fetched, ForeignFile, read_manifest
 from measure.anyfile.run_verbs import PAGE, PROFILE, READ, VERBS, Findings, VerbResult
 from measure.catalogue import NotRunnable, Options
+from measure.job import Job
 from measure.pages import Table
-from measure.workers import Job
 
 from measure.anyfile import anyfile_run, foreign
 

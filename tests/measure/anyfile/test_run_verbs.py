@@ -10,14 +10,15 @@ import pytest
 from measure.anyfile.finding_time import make_layers, name_by_torchscript
 from measure.anyfile.foreign_files import cached_path, read_manifest
 from measure.anyfile.run_verbs import READ, VERBS, Subject, VerbResult, fill_command, perform, run_verb
+from measure.job import Job
 from measure.results import TaskFolder
-from measure.workers import Job
 
 from measure.anyfile import run_verbs
 from modelexport.cli.main import _VERBS
 
 # They need a model, or a file of ours.
-NEEDS_MODEL = {"export", "strategies"}
+# `fleet` runs the other verbs, on models that a list names.
+NEEDS_MODEL = {"export", "fill", "strategies", "fleet"}
 
 
 @pytest.fixture

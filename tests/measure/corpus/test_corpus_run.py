@@ -14,8 +14,9 @@ import pytest
 from measure.catalogue import NotRunnable, Options
 from measure.corpus.corpus_run import Places, choose_jobs, run_corpus, verification
 from measure.corpus.rows import Expected, Outcome, Result, Row
+from measure.job import Job
 from measure.results import Results, installed_versions, read_results, write_results
-from measure.workers import Job, Workers
+from measure.workers import Workers
 from rich.console import Console
 from tests.support.corpus_rows import fine, refused, row
 
@@ -38,9 +39,9 @@ def run(places: Places) -> Run:
     def prepared(results: Sequence[Result], jobs: Sequence[Job], rows: Sequence[Row] = ROWS) -> tuple[int, str]:
         texts = {result.key: json.dumps(result.to_json()) for result in results}
 
-        def command(job: Job, folder: Path, tasks: Sequence[str]) -> Sequence[str]:
+        def command(job: Job, folder: Path) -> Sequence[str]:
             code = "import sys; open(sys.argv[1], 'w').write(sys.argv[2])"
-            (name, exporter), (task,) = job.subject, tasks
+            (name, exporter), (task,) = job.subject, job.tasks
             return sys.executable, "-S", "-c", code, str(folder / f"{task}.json"), texts[name, exporter]
 
         console = Console(file=io.StringIO(), width=300)

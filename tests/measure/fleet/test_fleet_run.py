@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from measure.catalogue import NotRunnable, Options
 from measure.corpus.rows import read_rows
-from measure.fleet.fleet_run import PARTS, choose_parts
+from measure.fleet.fleet_run import PARTS, choose_parts, run_measure
 from measure.fleet.simulation import ClusterModel, compose_plan, simulate
+from measure.fleet.speed import compose_growth, compose_overhead
+from tests.support.fleets import step_result
 
 from measure.fleet import corpus_models
 
@@ -36,6 +40,32 @@ def test_a_plan_says_what_it_assumes() -> None:
     table = compose_plan([5.0, 10.0, 30.0], 3)
     assert {row[0] for row in table.rows} == {"1,000", "100,000"}
     assert "median 10 s, most 30 s" in table.text
+
+
+def test_overhead_is_what_is_computed_beside_the_commands_and_waited_for() -> None:
+    assert compose_overhead(2.0, 1.9, 0.15).rows == (("2.00", "1.90", "0.15", "0.25"),)
+    assert compose_overhead(2.0, 1.9, 0.15).holds
+    assert not compose_overhead(2.0, 1.9, 0.25).holds
+    assert not compose_overhead(2.0, 1.5, 0.0).holds
+
+
+def test_steps_of_larger_models_stand_by_themselves() -> None:
+    results = [
+        replace(step_result(step, figures={"nodes": 100 * number}, row=str(number)), cpu_seconds=cpu, peak_bytes=10**8)
+        for number, cpu in ((1, 2.0), (2, 4.0), (9, 30.0))
+        for step in ("export", "verify")
+    ]
+    rows = [row[:4] for row in compose_growth(results).rows if row[0] == "export"]
+    assert rows == [
+        ("export", "all", "3", "4.0"),
+        ("export", "up to 200 nodes", "2", "3.0"),
+        ("export", "more", "1", "30.0"),
+    ]
+
+
+def test_only_what_is_kept_can_be_written_again() -> None:
+    with pytest.raises(NotRunnable, match="--page-only is for growth, plan"):
+        run_measure(Options(rows=("faults",), page_only=True))
 
 
 def test_parts_and_rows_are_told_apart() -> None:

@@ -22,7 +22,7 @@ from measure.fuzzing.mutate_documents import mutate_json_file, mutate_packed
 from measure.fuzzing.mutate_messages import mutate_message, serialize
 from measure.fuzzing.run_cases import CaseResult, Scratch, Supervisor, read_results
 from measure.fuzzing.seeds import Seed, make_seeds
-from measure.workers import ROOT
+from measure.job import ROOT
 from tests.support.any_files import with_bodies
 from tests.support.children import run_child, started
 

@@ -16,9 +16,9 @@ from measure.generation.generation_run import Places, keep_others, make_measurem
 from measure.generation.parts import PARTS, PartResult
 from measure.generation.targets import Target, list_targets
 from measure.generation.witness import GenerationWitness, GridPoint
+from measure.job import Breakdown, Job
 from measure.pages import Table
 from measure.results import Results, installed_versions, read_results, write_results
-from measure.workers import Breakdown, Job
 
 _GRID = tuple(GridPoint(batch, 3, 1, 1e-7) for batch in range(12))
 _GOOD = FamilyResult(

@@ -10,12 +10,13 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from measure.job import Job
 from measure.lineage.lineage_page import targets
 from measure.lineage.lineage_run import tool_runs
 from measure.lineage.run_tools import BEFORE, Subject
 from measure.lineage.scoring import SHARES, Scorer, ToolOutcome, ToolResult, sum_scores
 from measure.results import TaskFolder
-from measure.workers import Job, Workers
+from measure.workers import Workers
 from onnx import numpy_helper
 from torch import nn
 
@@ -146,7 +147,11 @@ class TestFaults:
 @pytest.mark.parametrize(
     ("row", "chains", "fuses"),
     [
-        ("multi-head", ("ort:all", "int8", "onnxslim", "merge", "merge_copy+onnxslim", "int8+ort:all"), False),
+        (
+            "multi-head",
+            ("ort:all", "int8", "onnxslim", "merge", "merge_copy+onnxslim", "merge_shared+ort:all", "int8+ort:all"),
+            False,
+        ),
         ("folded-norms", ("ort:extended", "qdq", "onnxslim+fp16"), True),
     ],
 )

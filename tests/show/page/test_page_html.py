@@ -109,7 +109,8 @@ def test_without_nodes_there_are_modules_and_what_flows_between_them(small: Smal
 
 
 def test_missing_plotly_is_said(small: SmallFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    for name in ("plotly", "plotly.offline"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ExtraMissing, match=r"modelexport\[view\]"):
         page_html("t", data_of(small))
 

@@ -123,8 +123,10 @@ def test_steps_that_were_run_are_told_where_there_is_no_terminal(capsys: pytest.
         assert listener is not None
         listener(("bert", "export"), None, progress)
         listener(("bert", "export"), FINE, progress)
+        progress.ran, progress.kept = 3, 0
         listener(("bert", "verify"), replace(BAD, reason="\x1b[31m"), progress)
         listener(("bert", "view"), replace(VIEW, started=""), progress)
+        listener(("t5", "export"), replace(FINE, row="t5"), progress)  # kept from an earlier run
     assert capsys.readouterr().err.splitlines() == ["3/4 bert export ok 2.0 s", "3/4 bert verify found: \\x1b[31m"]
     with watched_fleet(quiet=True) as listener:
         assert listener is None

@@ -37,6 +37,7 @@ from modelexport.capture.loading.pipelines import is_pipeline_folder, load_pipel
 from modelexport.capture.loading.pretrained import load_config_file, load_folder, load_hub
 from modelexport.capture.loading.sentences import is_sentence_folder, load_sentences
 from modelexport.capture.loading.size_limits import limit_construction
+from modelexport.capture.loading.structure import load_structure
 from modelexport.capture.loading.third_party import LoadedModel, explain_exit, explain_failure, summarize_error
 from modelexport.errors import ModelNotFound, ModelUnloadable, UnknownName, with_article
 from modelexport.record.model_source import ModelSource
@@ -203,6 +204,8 @@ def load_model(source: str, options: ModelSource) -> LoadedModel:
     """Load a folder, a config.json, a hub id or `package.module:callable`; the module comes in eval mode."""
     torch_dtype(options.dtype)  # a wrong --dtype is an error before anything is loaded
     with limit_construction(source):
+        if not options.weights:
+            return load_structure(source, Path(source).expanduser(), options)
         loaded = _load(source, options)
     with explain_failure(f"the model cannot be moved to device {options.device!r}", "Try --device cpu."):
         module = loaded.module.to(options.device)

@@ -244,11 +244,8 @@ def _check_shard(index: Path, shard: str) -> None:
         )
 
 
-_SHOWN_KEYS = 3  # names of missing weights in a note
-
-
 @dataclass(frozen=True)
-class _Blueprint:
+class Blueprint:
     """A configuration and the class that it asks for, before any weights. raw: as it is in the file."""
 
     source: str
@@ -269,20 +266,20 @@ class _Blueprint:
         return module
 
     def ensure_buildable(self, options: ModelSource) -> None:
-        """Before any weight is made: a stranger's configuration may ask for a million layers."""
+        """Before any module is made: a stranger's configuration may ask for a million layers."""
 
         def build(raw: Mapping[str, object]) -> torch.nn.Module:
             config = self.config if raw is self.raw else type(self.config).from_dict(dict(raw))
             return self.build(copy.deepcopy(config), options)
 
-        ensure_buildable(self.raw, build, self.source)
+        ensure_buildable(self.raw, build, self.source, in_memory=options.weights)
 
 
 def load_folder(source: str, folder: Path, options: ModelSource) -> LoadedModel:
     """A folder written by save_pretrained; random weights, with a note, where it has only a config.json."""
     raw, weights = open_checkpoint(folder, options.allow_pickle)
     with quiet_transformers():
-        blueprint = _read_blueprint(source, folder, raw, options)
+        blueprint = read_blueprint(source, folder, raw, options)
         if weights is None:
             module, notes = _build_random(blueprint, options)
         else:
@@ -295,7 +292,7 @@ def load_config_file(source: str, path: Path, options: ModelSource) -> LoadedMod
     """Random weights, even if trained ones lie beside the file: the user named the configuration alone."""
     raw = read_config(path)
     with quiet_transformers():
-        module, notes = _build_random(_read_blueprint(source, path, raw, options), options)
+        module, notes = _build_random(read_blueprint(source, path, raw, options), options)
     return LoadedModel(module, source, path.parent, None, notes, path.parent, loading_dtype(options))
 
 
@@ -305,7 +302,7 @@ def load_hub(source: str, options: ModelSource) -> LoadedModel:
         offline = not hub_is_reachable()
         config_path = _fetch_config(source, options, offline)
         raw = read_config(config_path)
-        blueprint = _read_blueprint(source, source, raw, options, offline)
+        blueprint = read_blueprint(source, source, raw, options, offline)
         if not options.allow_pickle and (index := _cached_file(source, _SAFETENSORS[1], options, offline)):
             for shard in _read_shards(index):
                 _refuse_pickled_shard(index, shard)
@@ -345,9 +342,9 @@ def _fetch_config(source: str, options: ModelSource, offline: bool) -> Path:
         ) from error
 
 
-def _read_blueprint(
+def read_blueprint(
     source: str, origin: str | Path, raw: Mapping[str, object], options: ModelSource, offline: bool = False
-) -> _Blueprint:
+) -> Blueprint:
     refuse_remote_code(raw, source, options)
     transformers = library("transformers")
     location: dict[str, Any] = {"revision": options.revision or "main", "local_files_only": offline}
@@ -363,10 +360,10 @@ def _read_blueprint(
     notes: tuple[str, ...] = ()
     if raw.get("auto_map") and not options.trust_remote_code:
         notes = ("the checkpoint's own code (auto_map) was not used; transformers has this architecture",)
-    return _Blueprint(source, origin, content, config, model_class(config, raw, options), notes)
+    return Blueprint(source, origin, content, config, model_class(config, raw, options), notes)
 
 
-def _build_random(blueprint: _Blueprint, options: ModelSource) -> tuple[torch.nn.Module, tuple[str, ...]]:
+def _build_random(blueprint: Blueprint, options: ModelSource) -> tuple[torch.nn.Module, tuple[str, ...]]:
     with explain_failure(f"transformers cannot build a model from the configuration of {blueprint.source!r}"):
         blueprint.ensure_buildable(options)
         with seed_torch(options.seed):
@@ -376,7 +373,7 @@ def _build_random(blueprint: _Blueprint, options: ModelSource) -> tuple[torch.nn
 
 
 def _load_weights(
-    blueprint: _Blueprint, options: ModelSource, safetensors_only: bool, offline: bool = False
+    blueprint: Blueprint, options: ModelSource, safetensors_only: bool, offline: bool = False
 ) -> tuple[torch.nn.Module, tuple[str, ...]]:
     hint = "" if options.allow_pickle else "If the weights are a pickle that you trust, pass --allow-pickle."
     with explain_failure(f"transformers cannot load {blueprint.source!r}", hint), seed_torch(options.seed):
@@ -393,15 +390,17 @@ def _load_weights(
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    _refuse_foreign_weights(blueprint, module, report)
+    refuse_foreign_weights(blueprint, module, report)
+    return module, (*blueprint.notes, *note_missing(report, options))
+
+
+def note_missing(report: Mapping[str, Any], options: ModelSource) -> tuple[str, ...]:
     missing = sorted(report["missing_keys"])
-    if not missing:
-        return module, blueprint.notes
-    note = f"not in the checkpoint, so random from seed {options.seed}: {some_of(missing, _SHOWN_KEYS)}"
-    return module, (*blueprint.notes, note)
+    note = f"not in the checkpoint, so random from seed {options.seed}: {some_of(missing)}"
+    return (note,) if missing else ()
 
 
-def _refuse_foreign_weights(blueprint: _Blueprint, module: torch.nn.Module, report: Mapping[str, Any]) -> None:
+def refuse_foreign_weights(blueprint: Blueprint, module: torch.nn.Module, report: Mapping[str, Any]) -> None:
     """transformers itself would go on with random weights, and with a log line that nobody sees."""
     mismatched = sorted(report["mismatched_keys"])
     if mismatched:

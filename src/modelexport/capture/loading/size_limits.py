@@ -124,10 +124,11 @@ def _count_entries(value: object) -> int:
     return count
 
 
-def ensure_buildable(configuration: Configuration, build: Build, source: str) -> None:
+def ensure_buildable(configuration: Configuration, build: Build, source: str, *, in_memory: bool = True) -> None:
     """Raise ModelUnloadable for a configuration whose model memory does not hold, or that nobody could wait for.
 
-    build  a model from the configuration, or from one with other numbers; called on the `meta` device
+    build      a model from the configuration, or from one with other numbers; called on the `meta` device
+    in_memory  False: its weights will never be there
     """
     try:
         size = _measure(build, configuration)
@@ -139,15 +140,15 @@ def ensure_buildable(configuration: Configuration, build: Build, source: str) ->
             size = _extrapolate(lambda changed: _measure(build, changed), small, counts)
         except Exception:  # noqa: BLE001 - two numbers that do not go with each other
             return
-        _refuse_size(size, source, f" ({_describe_numbers(counts)})")
+        _refuse_size(size, source, in_memory, f" ({_describe_numbers(counts)})")
     except Exception:  # noqa: BLE001 - a model that needs content to be built says what is wrong when it is
         return
     else:
-        _refuse_size(size, source)
+        _refuse_size(size, source, in_memory)
 
 
-def _refuse_size(size: ModelSize, source: str, reason: str = "") -> None:
-    available = available_memory()
+def _refuse_size(size: ModelSize, source: str, in_memory: bool, reason: str = "") -> None:
+    available = available_memory() if in_memory else None
     is_too_large = available is not None and size.total > available
     if not is_too_large and size.modules <= _MOST_MODULES:
         return

@@ -22,6 +22,7 @@ import torch
 from modelexport.capture.entry_point import EntryPoint
 from modelexport.capture.silence import SharedSetting, silence_loggers
 from modelexport.errors import ExtraMissing, ModelExportError, ModelUnloadable
+from modelexport.graph.file.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class LoadedModel:
     module, where a callable returned several modules: then it is never called as a whole (`parts.py`).
     `entries` are the entry points of a model that is loaded with them: each becomes a file.
     `kind` is what they are together, and `beside` are files of the folder that a package of them has as well.
+    `checkpoint` has the weights of a module without numbers.
     """
 
     module: torch.nn.Module
@@ -48,6 +50,7 @@ class LoadedModel:
     entries: tuple[EntryPoint, ...] = ()
     kind: str = ""
     beside: tuple[Path, ...] = ()
+    checkpoint: Checkpoint | None = None
 
 
 _LONGEST_REASON = 600  # characters: transformers lists every class that it knows in some of its errors

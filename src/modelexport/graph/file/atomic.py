@@ -23,6 +23,7 @@ from typing import BinaryIO
 
 from modelexport.errors import FileUnwritable
 from modelexport.graph.file.temporaries import deferring_signals, name_temporary, remove_leftovers, remove_temporary
+from modelexport.record.amounts import format_bytes
 
 _HINTS = {
     errno.ENOSPC: "Free some space, or write to another disk.",
@@ -136,6 +137,20 @@ def ensure_writable(*paths: Path) -> None:
             stage.open(path)
     finally:
         stage._discard()
+
+
+def ensure_room(path: Path, size: int) -> None:
+    """Fail now rather than after gigabytes were written if there is not so much room beside `path`.
+
+    What is there already stays until the new file is complete, so its room does not count.
+    """
+    try:
+        free = shutil.disk_usage(path.parent).free
+    except OSError:
+        return  # where that cannot be told, writing will
+    if size > free:
+        room = f"{format_bytes(size)} are needed, and {format_bytes(free)} are free there"
+        raise FileUnwritable(f"cannot write {path}: no space left on device: {room}", _HINTS[errno.ENOSPC])
 
 
 def _check_target(path: Path) -> None:

@@ -325,7 +325,8 @@ def detach(tensor: memoryview, above: int) -> Detached | None:
     if not name or sum(len(run) for _, run in values) <= above:
         return None
     data = _data(tensor, header, values)
-    return Detached(name, header, data) if data else None
+    # Of raw data, tag and length do not count: an exporter has not written them yet when it asks the same.
+    return Detached(name, header, data) if data and not (isinstance(data, Span) and data.nbytes <= above) else None
 
 
 def attach(header: memoryview, data: WeightData) -> list[Part]:

@@ -20,16 +20,28 @@ import onnx
 from modelexport.errors import FileUnwritable, ModelExportError, UserError
 from modelexport.graph.file import external
 from modelexport.graph.file import weights as wire
-from modelexport.graph.file.atomic import Stage, StagedFile, ensure_writable, staging
+from modelexport.graph.file.atomic import Stage, StagedFile, ensure_room, ensure_writable, staging
+from modelexport.graph.file.filling import FilledWeight
 from modelexport.graph.file.mapped_memory import stay_within_limit
 from modelexport.graph.file.metadata import read_outline, sidecar_path
 from modelexport.graph.file.reading import FIRST_TAG, ModelFile, open_model, with_initializers
-from modelexport.graph.file.weights import Part, WeightData, attach, clear_data, data_inside, has_data, name_of_empty
+from modelexport.graph.file.weights import (
+    Deferred,
+    Part,
+    WeightData,
+    attach,
+    clear_data,
+    data_inside,
+    has_data,
+    name_of_empty,
+)
 from modelexport.record.regular_files import open_regular
 
 PROTOBUF_LIMIT = 2**31 - 1
 # A file that is written just below the limit could not be given metadata any more.
 _COMFORTABLE = PROTOBUF_LIMIT - 2**26
+# Bytes of a data file that somebody asks for: one for every tensor would be of no use to anybody.
+LEAST_SHARD = 1_000_000
 _ALIGNMENT = 4096  # a page, so that runtimes can map a tensor
 
 
@@ -43,6 +55,10 @@ class DataFile:
 
     location: str
     blocks: tuple[tuple[int, WeightData], ...]
+
+    @property
+    def nbytes(self) -> int:
+        return max((offset + data.nbytes for offset, data in self.blocks), default=0)
 
 
 @dataclass(frozen=True)
@@ -61,6 +77,15 @@ class Storage:
 
 
 STAYS = Storage()
+# Of weights in a model file ONNX Runtime makes two copies when it loads it; those in a file of their own it maps.
+OUTSIDE_ABOVE = 1_000_000_000
+
+
+def choose_storage(model: ModelFile, external_data: bool | None, shard_size: int | None) -> Storage:
+    """As it was asked for; else weights that runtimes had better map than read go into a file of their own."""
+    large = sum(data.nbytes for data in model.weights.values()) > OUTSIDE_ABOVE
+    outside = True if external_data is None and (large or shard_size) else external_data
+    return Storage(outside, shard_size=shard_size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,6 +279,7 @@ def stage_layout(stage: Stage, layout: Layout, path: Path) -> tuple[Path, ...]:
             f"{path.name} would be {wire.size_of(parts) / 1e9:.1f} GB; one ONNX file holds at most 2 GB",
             "Let the weights go into a data file beside the model (external data).",
         )
+    ensure_room(path, wire.size_of(parts) + sum(file.nbytes for file in layout.outside))
     # First, because a model must never be there before its data is.
     data = [_stage_data(stage, file, path.parent) for file in layout.outside]
     exchanged = any(file.exists() for file in data)
@@ -265,7 +291,7 @@ def _stage_data(stage: Stage, file: DataFile, folder: Path) -> Path:
     stream = stage.open(folder / file.location)
     for offset, block in file.blocks:
         stream.pad_to(offset)
-        stream.write(block.raw())
+        _write_pieces(stream, block)
         stay_within_limit()
     return folder / file.location
 
@@ -288,5 +314,14 @@ def _spliced(layout: Layout) -> list[Part]:
 
 def _write_parts(file: StagedFile, parts: list[Part]) -> None:
     for part in parts:
-        file.write(part if isinstance(part, memoryview) else part.raw())
+        if isinstance(part, memoryview):
+            file.write(part)
+        else:
+            _write_pieces(file, part)
         stay_within_limit()
+
+
+def _write_pieces(file: StagedFile, data: Deferred) -> None:
+    """What is made when it is written is never in memory as a whole."""
+    for piece in data.pieces() if isinstance(data, FilledWeight) else (data.raw(),):
+        file.write(piece)

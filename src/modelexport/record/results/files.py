@@ -335,6 +335,24 @@ class ToolInfo:
 
 
 @dataclass(frozen=True)
+class FillResult:
+    """
+    path    the file with its weights, and `files` all that were written
+    filled  how many initializers got their numbers, and how many bytes those are
+    made    how many of them are other than in the checkpoint: cast, transposed, joined
+    record  the record as it is in the file; None if there is none
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    filled: int
+    nbytes: int
+    made: int
+    provenance: Provenance | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class FoldResult:
     """The files that were written, the record as it is in them, and what became of the modules."""
 

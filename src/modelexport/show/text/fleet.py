@@ -114,12 +114,23 @@ def watched_fleet(*, quiet: bool) -> Iterator[Listener | None]:
     elif sys.stderr.isatty():
         yield from _bar()
     else:
-        yield _print_step
+        yield _step_lines()
 
 
-def _print_step(step: StepId, result: StepResult | None, progress: FleetProgress) -> None:
-    if (result is not None and step in progress.running) or result is None or not result.started:
-        return
+def _step_lines() -> Listener:
+    """Of steps that are run: thousands of results may be kept before the first of them."""
+    told = 0
+
+    def listen(_: StepId, result: StepResult | None, progress: FleetProgress) -> None:
+        nonlocal told
+        if result is not None and progress.ran > told:
+            told = progress.ran
+            _print_step(result, progress)
+
+    return listen
+
+
+def _print_step(result: StepResult, progress: FleetProgress) -> None:
     reason = f": {result.reason}" if result.reason else f" {result.seconds:.1f} s"
     line = f"{progress.done}/{progress.total} {result.row} {result.step} {result.status}{reason}"
     sys.stderr.write(printable_line(line, MESSAGE_CHARACTERS) + "\n")

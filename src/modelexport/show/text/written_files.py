@@ -70,6 +70,13 @@ def export_lines(result: files.ExportResult, *, verbose: bool = False) -> Iterat
         yield seconds_line(result.seconds)
 
 
+def filling_lines(result: files.FillResult) -> Iterator[Text]:
+    yield from file_lines(result.files)
+    made = f", {result.made} of them cast, transposed or joined" if result.made else ""
+    yield plain(f"{counted(result.filled, 'weight')} filled ({bytes_text(result.nbytes)}){made}")
+    yield from note_lines(result.notes)
+
+
 def unmet_lines(unmet: Iterable[files.Unmet]) -> Iterator[Text]:
     """What was asked for, and what the file is instead."""
     for item in unmet:

@@ -19,11 +19,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 
-from modelexport.errors import UserError
+from modelexport.errors import ToolFailed, UserError
+from modelexport.graph.file.external import external_data, is_external, tensors
+from modelexport.graph.file.reading import DETACHED_ABOVE, ModelFile, open_model, tensor_with_data
+from modelexport.graph.file.weights import Span
+from modelexport.graph.file.writing import save_model
 from modelexport.graph.protos import in_order, integer_attribute
 from modelexport.transform.tools.keep_float import keep_nodes_float
 from modelexport.transform.tools.tool import (
@@ -32,13 +36,11 @@ from modelexport.transform.tools.tool import (
     Tool,
     copy_model,
     is_spread,
+    put_in_order,
     read_whole,
     store_constants,
     write_whole,
 )
-
-if TYPE_CHECKING:
-    from modelexport.graph.file.reading import ModelFile
 
 # Severities of ONNX Runtime's log.
 _WARNING, _FATAL = 2, 4
@@ -151,22 +153,78 @@ def quantize_four_bits(job: Job) -> None:
 
 
 def _blockwise(settings: Quantization, job: Job) -> None:
-    """int4: around zero; uint4: with a zero point for each block. Stored alike, two in a byte."""
+    """int4: around zero; uint4: with a zero point for each block. Stored alike, two in a byte.
+
+    Weights of a large model are in memory one at a time.
+    """
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-    with copy_model(job.source, job.target.parent, store_constants) as source:
-        model = read_whole(source)
-        # Its own list of nodes to include adds to what it quantizes anyway.
-        others = {node.name for node in model.graph.node if node.name not in settings.include}
-        quantizer = MatMulNBitsQuantizer(
-            model,
-            block_size=settings.block,
-            is_symmetric=settings.weight_type == "int4",
-            nodes_to_exclude=[*settings.exclude, *(others if settings.include else ())],
-            op_types_to_quantize=settings.op_types or (_BLOCKWISE,),
-        )
-        quantizer.process()
-        write_whole(quantizer.model.model, job.target, spread=is_spread(source))
+    file = store_constants(open_model(job.source))
+    model = file.proto
+    # Its own list of nodes to include adds to what it quantizes anyway.
+    others = {node.name for node in model.graph.node if node.name not in settings.include}
+    quantizer = MatMulNBitsQuantizer(
+        model,
+        block_size=settings.block,
+        is_symmetric=settings.weight_type == "int4",
+        nodes_to_exclude=[*settings.exclude, *(others if settings.include else ())],
+        op_types_to_quantize=settings.op_types or (_BLOCKWISE,),
+    )
+    quantizer.node_quantizer = on_demand = _WeightsOnDemand(quantizer.node_quantizer, file)
+    quantizer.process()
+    put_in_order(model)
+    save_model(replace(file, weights=on_demand.weights), job.target, external_data=is_spread(job.source) or None)
+
+
+class _WeightsOnDemand:
+    """A quantizer of single nodes: weights are read before it is asked for a node, and let go of after.
+
+    ONNX Runtime's asks the graph for the weight of a node, and adds what it makes of it to the graph.
+
+    weights  of all initializers that have no data in the graph: those of the file, and what was made of them
+    """
+
+    def __init__(self, quantizer: Any, file: ModelFile) -> None:
+        self._quantizer, self._file = quantizer, file
+        self._stored = {tensor.name: tensor for tensor in file.proto.graph.initializer}
+        self.weights = dict(file.weights)
+        # What bodies hold is little.
+        for tensor in filter(is_external, tensors(file.proto)):
+            if tensor.name not in self._stored:
+                raw = bytes(external_data(tensor, file.directory).raw())
+                tensor.CopyFrom(
+                    onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=raw)
+                )
+
+    def quantize(self, node: onnx.NodeProto, graph_stack: list[onnx.GraphProto]) -> list[onnx.NodeProto]:
+        # In a graph of their own: protobuf frees what was in a message only with all of the message.
+        read = [self._stored[name] for name in node.input if name in self._file.weights and name in self._stored]
+        part = onnx.GraphProto(initializer=[tensor_with_data(self._file, tensor) for tensor in read])
+        made: list[onnx.NodeProto] = self._quantizer.quantize(node, [*graph_stack, part])
+        for tensor in part.initializer[len(read) :]:
+            self._take_over(tensor)
+        if len(part.initializer) > len(read):
+            self._unlist({tensor.name for tensor in read})
+        return made
+
+    def _take_over(self, tensor: onnx.TensorProto) -> None:
+        """A tensor that was made of a weight, with its data apart: a file of protobuf ends at 2 GB."""
+        if len(tensor.raw_data) > DETACHED_ABOVE:
+            data = memoryview(tensor.raw_data)
+            if tensor.name in self.weights and self.weights[tensor.name].raw() != data:
+                raise ToolFailed(
+                    f"onnxruntime's quantizer makes two weights with one name, {tensor.name!r}",
+                    f"A weight is read by nodes of two kinds: quantize one of them, --op-types {_BLOCKWISE}.",
+                )
+            self.weights[tensor.name] = Span(data)
+            tensor = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        self._file.proto.graph.initializer.append(tensor)
+
+    def _unlist(self, names: set[str]) -> None:
+        """Up to version 3 of the format, weights are inputs as well; those that are gone are none."""
+        inputs = self._file.proto.graph.input
+        for value in [value for value in inputs if value.name in names]:
+            inputs.remove(value)
 
 
 def ensure_blockwise(settings: Quantization) -> None:

@@ -92,16 +92,20 @@ def read_whole(path: Path) -> onnx.ModelProto:
     return onnx.load(path)  # noqa: TID251 - weights and all
 
 
-def write_whole(model: onnx.ModelProto, path: Path, *, spread: bool = False) -> None:
-    """Some tools append the nodes that they add, which is no order that ONNX allows.
-
-    spread  whether weights go into a file beside it
-    """
+def put_in_order(model: onnx.ModelProto) -> None:
+    """Some tools append the nodes that they add, which is no order that ONNX allows."""
     ordered = in_order(model.graph.node)
     if ordered is not model.graph.node:
         kept = onnx.GraphProto(node=ordered)  # copies: the nodes are gone once the graph has let go of them
         del model.graph.node[:]
         model.graph.node.extend(kept.node)
+
+
+def write_whole(model: onnx.ModelProto, path: Path, *, spread: bool = False) -> None:
+    """
+    spread  whether weights go into a file beside it
+    """
+    put_in_order(model)
     (path.parent / data_beside(path)).unlink(missing_ok=True)  # it would be appended to
     # Into a folder that nobody else sees.
     onnx.save(model, path, save_as_external_data=spread, location=data_beside(path))  # noqa: TID251
