@@ -178,17 +178,6 @@ def test_a_scan_that_states_an_impossible_number_of_inputs_takes_no_memory(state
     assert cost_of(file_of([scan], [value("x", ("steps", 8))])).total.flops == Polynomial.of(0)
 
 
-@pytest.mark.parametrize("taken", [0, 1])
-def test_the_body_of_a_loop_from_a_stranger_may_take_too_little(taken: int) -> None:
-    inner = body(
-        [helper.make_node("Constant", [], ["on"], value_int=1), multiply("x", "wide", "made")],
-        ["on", "made"],
-        [value("i", (), TensorProto.INT64)][:taken],
-    )
-    loop = helper.make_node("Loop", ["m", ""], ["all"], body=inner)
-    assert cost_of(file_of([loop], [X], [*WEIGHTS, numbers("m", 7)]), {"batch": 3}).total.flops == 7 * 2 * 3 * 8 * 8
-
-
 def test_a_body_of_an_operator_of_somebody_else_takes_what_it_likes() -> None:
     inner = body([helper.make_node("Neg", ["x"], ["t"])], ["t"])
     loop = helper.make_node("Loop", ["x"], ["y"], domain="com.example", body=inner)

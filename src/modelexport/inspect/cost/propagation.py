@@ -200,10 +200,9 @@ class Propagation:
         https://onnx.ai/onnx/operators/onnx__Loop.html. What is carried comes out as it is, rows are stacked.
         """
         body, rounds = bodies[0], self._loop_rounds(node)
-        takes = self._graph.body_inputs[body]
-        for name, dtype in zip(takes, (onnx.TensorProto.INT64, onnx.TensorProto.BOOL), strict=False):
-            self.values[name] = Value(dtype, ())  # a body in a file of strangers may lack them
-        carried = takes[2:]
+        counter, condition, *carried = self._graph.body_inputs[body]
+        self.values[counter] = Value(onnx.TensorProto.INT64, ())
+        self.values[condition] = Value(onnx.TensorProto.BOOL, ())
         works = self._run_rounds(body, carried, self.values.all(node.inputs[2:]), 1, times * rounds)
         results = self.values.all(self._graph.body_outputs[body][1:])
         for index, (name, value) in enumerate(zip(node.outputs, results, strict=False)):
