@@ -68,6 +68,8 @@ def test_a_scan_that_says_something_else_than_how_many_inputs_it_scans() -> None
     assert count == "the attribute num_scan_inputs of the Scan '' is not a whole number"
     (axes,) = faults_of(model(node("Scan", "x", "y", body=inner, num_scan_inputs=1, scan_output_axes=0)))
     assert axes == "the attribute scan_output_axes of the Scan '' is not a list of whole numbers"
+    (second,) = faults_of(model(node("Scan", "x", "y", body=inner, num_scan_inputs=1, then_branch=inner)))
+    assert second == "the Scan '' has a body 'then_branch', and it takes one named 'body'"
 
 
 @pytest.mark.parametrize("make", MALFORMED.values(), ids=MALFORMED)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from tests.support.children import run_child
 
 from modelexport.errors import FileUnreadable, FileUnwritable, ModelExportError, UserError
 from modelexport.graph.file import weights as wire
@@ -353,7 +353,7 @@ def test_a_writer_that_is_killed_between_shards_leaves_the_model_as_it_was(tmp_p
     for name in ("first", "other"):
         model.graph.initializer.append(numpy_helper.from_array(np.ones(30_000), name))
     path = saved(model, tmp_path / "a.onnx")
-    ended = subprocess.run([sys.executable, "-c", _KILLED, str(path)], check=False)
+    ended = run_child([sys.executable, "-c", _KILLED, str(path)])
     assert ended.returncode == -signal.SIGKILL
     left = [file for file in tmp_path.iterdir() if file != path]
     assert sum(file.stat().st_size for file in left) >= 240_000  # the first shard, under a name that nobody reads

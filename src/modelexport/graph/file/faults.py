@@ -226,7 +226,10 @@ def _body_faults(node: onnx.NodeProto) -> Iterator[str]:
     name = shorten(node.name)
     for attribute in node.attribute:
         takes, makes = len(attribute.g.input), len(attribute.g.output)
-        if node.op_type == "Loop" and attribute.name == "body" and (takes < 2 or makes < 1):
+        if attribute.type in _BODIES and attribute.name != "body":
+            body = shorten(repr(attribute.name))
+            yield f"the {node.op_type} {name!r} has a body {body}, and it takes one named 'body'"
+        elif node.op_type == "Loop" and attribute.name == "body" and (takes < 2 or makes < 1):
             yield (
                 f"the Loop {name!r} has a body with {takes} inputs and {makes} outputs, and it takes 2 at "
                 f"least and makes 1 at least"
