@@ -62,8 +62,7 @@ def export(model: str, output: Path, no_check: bool, report: cli.Report, **optio
     help="The checkpoint: a folder with safetensors. Default: the folder of FILE.",
 )
 @cli.target_option("The file with its weights.")
-@click.option("--external-data/--no-external-data", default=None, help="Weights in a file beside the model, or in it.")
-@click.option("--shard-size", metavar="SIZE", help="Weights in several files beside the model, of 2GB each, say.")
+@cli.storage_options
 @cli.report_options("text", "json", to_file=False)
 def fill(file: Path, output: Path, report: cli.Report, **options: Any) -> int:
     """Put the weights of a checkpoint into FILE, which was exported with --no-weights.

@@ -3,6 +3,7 @@
     model_argument, source_option     which file, which PyTorch model
     loading_options, repeated_options how the model is loaded and what it is fed; `made_input_options` where no model is
     export_options, tagging_options   how it is exported, and how its nodes are attributed and tagged
+    storage_options                   which files weights are written to
     force_option                      whether a package may be written into a folder that is not empty
     memory_option                     how much memory running the model and a file may take
     target_option, embed_option       the file that is written, and how much goes into it; `file_option` for other files
@@ -212,6 +213,12 @@ _INPUTS = (
 _ARRAYS = "An .npz file with the inputs themselves"
 _GIVEN = (file_option("--inputs", help=f"{_ARRAYS}."),)
 _GIVEN_SEVERAL = (file_option("--inputs", multiple=True, help=f"{_ARRAYS}; repeatable, each is one run."),)
+_STORING = (
+    click.option(
+        "--external-data/--no-external-data", default=None, help="Weights in a file beside the model, or in it."
+    ),
+    click.option("--shard-size", metavar="SIZE", help="Weights in several files beside the model, of 2GB each, say."),
+)
 _EXPORTING = (
     click.option(
         "--no-weights", is_flag=True, help="Write the graph alone: weights have type, shape and origin; see `fill`."
@@ -231,10 +238,7 @@ _EXPORTING = (
         help="The exporter; dynamo if not given, and transformers for models that generate.",
     ),
     click.option("--opset", type=int, help="The opset to export to; torch's default if not given."),
-    click.option(
-        "--external-data/--no-external-data", default=None, help="Weights in a file beside the model, or in it."
-    ),
-    click.option("--shard-size", metavar="SIZE", help="Weights in several files beside the model, of 2GB each, say."),
+    *_STORING,
     click.option("--no-check", is_flag=True, help="Do not compare the file's outputs with PyTorch's."),
     click.option("--atol", type=float, metavar="A", help="Absolute tolerance of that comparison; else by type."),
     click.option("--rtol", type=float, metavar="R", help="Relative tolerance of that comparison; else by type."),
@@ -279,6 +283,10 @@ def repeated_options(function: _Function) -> _Function:
 
 def tagging_options(function: _Function) -> _Function:
     return _decorated(function, _TAGGING)
+
+
+def storage_options(function: _Function) -> _Function:
+    return _decorated(function, _STORING)
 
 
 def export_options(function: _Function) -> _Function:
